@@ -167,23 +167,6 @@ def endings(path: str, count: str) -> None:
     _write_rows(path, rows)
 
 
-def pretraining(path: str, count: str, length: str = "16") -> None:
-    """Writes words as numbers with a label for the next sentence as JSON lines, in BERT's form."""
-    size = int(length)
-    rows = (
-        {
-            "input_ids": (words := _RNG.integers(5, 50, size).tolist()),
-            "labels": words,
-            "attention_mask": [1] * size,
-            "token_type_ids": [0] * (size // 2) + [1] * (size - size // 2),
-            "special_tokens_mask": [0] * size,
-            "next_sentence_label": int(_RNG.integers(2)),
-        }
-        for _ in range(int(count))
-    )
-    _write_rows(path, rows)
-
-
 def tagged(path: str, count: str) -> None:
     """Writes words with tags as JSON lines, in the form of CoNLL."""
     names = np.array(["O", "B-PER", "I-PER"])
