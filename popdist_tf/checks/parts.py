@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow.compat.v2 as tf
-from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from popdist.checks import is_enabled
 from popdist.checks.parts import (
@@ -45,6 +44,7 @@ from popdist_tf.guards.means import warn
 from popdist_tf.guards.optimizers import optimizers_of, reduction_of
 from popdist_tf.hooks import add_callbacks, before_training
 from popdist_tf.program_code import program_code
+from popdist_tf.replica_state import ReplicaState
 from popdist_tf.versions import UPDATE_METHOD, gradients_and_variables, strategy_of, variable_name
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class _Rows:
         self.step = step
         self.updates = 0
         self.last: Any = None  # that were taken
-        self._wanted: ResourceVariable | None = None
+        self._wanted: ReplicaState | None = None
         self._is_wanted = False
         self._kept: Sequence[Any] | None = None
         self._structure: Any = None
@@ -172,9 +172,8 @@ class _Rows:
 
     def _variable(self) -> Any:
         if self._wanted is None:
-            with tf.init_scope(), tf.device("CPU:0"):
-                # Not `tf.Variable`, which a strategy would take charge of.
-                self._wanted = ResourceVariable(self._is_wanted, trainable=False, dtype=tf.bool)
+            with tf.device("CPU:0"):
+                self._wanted = ReplicaState(lambda: tf.constant(self._is_wanted), "is_wanted")
         return self._wanted
 
 

@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow.compat.v2 as tf
-from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from popdist_tf.errors import EstimatorTypeError, EstimatorValueError
 from popdist_tf.estimator.estimator import IPUEstimator, accepts, check_replicas
@@ -23,6 +22,7 @@ from popdist_tf.loops.accumulation import (
 )
 from popdist_tf.loops.pipelining import call_stage, check_published
 from popdist_tf.program_code import program_code
+from popdist_tf.replica_state import ReplicaState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -209,8 +209,7 @@ def _built(spec: IPUPipelineEstimatorSpec, features: Any, labels: Any, config: A
             hint=f"IPURunConfig(iterations_per_loop={count})",
         )
     asked = call_stage(program_code(spec.optimizer_function, by_default=is_rewritten), results)
-    with tf.init_scope():
-        done = ResourceVariable(0, dtype=tf.int64, trainable=False, name="pipeline_micro_batches")
+    done = ReplicaState(lambda: tf.constant(0, tf.int64), "pipeline_micro_batches")
     dtype = spec.pipeline_op_kwargs.get("gradient_accumulation_dtype")
     accumulator = GradientAccumulator(count, spec.reduction_method, dtype)
     index = done.assign_add(1) - 1

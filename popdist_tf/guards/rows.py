@@ -12,9 +12,9 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v2 as tf
-from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from popdist_tf.program_code import program_code
+from popdist_tf.replica_state import ReplicaState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +28,7 @@ class CountedRows:
     """The rows of a model's steps since they were last compared, for each local replica."""
 
     def __init__(self) -> None:
-        self._states: dict[Any, ResourceVariable] = {}
+        self._states: dict[Any, ReplicaState] = {}
 
     def note(self, batch: Any) -> None:
         """Counts the rows of a step that is being built or run.
@@ -43,12 +43,8 @@ class CountedRows:
         number = replica._replica_id_in_sync_group
         with tf.device("CPU:0"):
             if number not in self._states:
-                with tf.init_scope():
-                    # Steps, rows, and a number that changes with the rows of any step. Not
-                    # `tf.Variable`, which a strategy would take charge of.
-                    self._states[number] = ResourceVariable(
-                        [0, 0, 0], trainable=False, dtype=tf.int64
-                    )
+                # Steps, rows, and a number that changes with the rows of any step.
+                self._states[number] = ReplicaState(lambda: tf.zeros(3, tf.int64), "rows")
             state = self._states[number]
             rows = tf.cast(rows, tf.int64)
             state.assign_add(tf.stack([1, rows, rows * (state.read_value()[0] * ODD + 1)]))

@@ -11,7 +11,6 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v2 as tf
-from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from popdist_tf.errors import PipelineError, PipelineStateError
 from popdist_tf.hooks import add_callbacks, before_evaluations, before_training, extend_models
@@ -22,6 +21,7 @@ from popdist_tf.loops.accumulation import (
     accumulate,
     gradients_for,
 )
+from popdist_tf.replica_state import ReplicaState
 from popdist_tf.strategies.devices import warn_of_missing_replicas
 from popdist_tf.versions import build_optimizer, keras_is_3, strategy_of
 
@@ -105,7 +105,7 @@ class _Accumulation:
     def apply_to(self, optimizer: Any) -> None:
         """Makes an optimizer accumulate; it is changed in place, and saved as its own class."""
         kind = type(optimizer)
-        replicas: dict[int, tuple[GradientAccumulator, ResourceVariable]] = {}
+        replicas: dict[int, tuple[GradientAccumulator, ReplicaState]] = {}
 
         def apply_gradients(itself: Any, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
             pairs = list(grads_and_vars)
@@ -114,9 +114,7 @@ class _Accumulation:
             replica = tf.distribute.get_replica_context()
             number = int(replica._replica_id_in_sync_group or 0)  # the number, not a tensor
             if number not in replicas:
-                with tf.init_scope():
-                    # Not `tf.Variable`, which a strategy would take charge of.
-                    counter = ResourceVariable(0, dtype=tf.int64, trainable=False)
+                counter = ReplicaState(lambda: tf.constant(0, tf.int64), "mini_batches")
                 accumulator = GradientAccumulator(self.count, self.method, self.dtype)
                 replicas[number] = accumulator, counter
             accumulator, counter = replicas[number]

@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v2 as tf
-from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from popdist_tf.errors import OptimizerError
 from popdist_tf.guards.optimizers import REDUCTION
@@ -24,6 +23,7 @@ from popdist_tf.loops.accumulation import (
 from popdist_tf.loops.loss_scaling import LossScale
 from popdist_tf.loops.replicas import cross_replica_mean
 from popdist_tf.program_code import program_code
+from popdist_tf.replica_state import ReplicaState
 from popdist_tf.versions import build_optimizer, is_legacy, keras_is_3, optimizer_kinds
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def GradientAccumulationOptimizer(  # noqa: N802 - published name
                 opt, [variable for _, variable in pairs]
             )  # no variables inside of the branch
             if number not in replicas:
-                counter = ResourceVariable(0, dtype=tf.int64, trainable=False, name="mini_batches")
+                counter = ReplicaState(lambda: tf.constant(0, tf.int64), "mini_batches")
                 replicas[number] = GradientAccumulator(*settings), counter
         accumulator, counter = replicas[number]
 

@@ -7,12 +7,13 @@ the update of a single batch does.
 from __future__ import annotations
 
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v2 as tf
-from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from popdist_tf.errors import PipelineError
+from popdist_tf.replica_state import ReplicaState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -65,7 +66,7 @@ class GradientAccumulator:
         self._method = GradientAccumulationReductionMethod.parse(method)
         self._dtype = dtype
         self.count = count
-        self._held: dict[int, ResourceVariable] = {}
+        self._held: dict[int, ReplicaState] = {}
         self._known: list[Any] = []  # keeps the variables whose ids are keys
 
     def add(self, grads_and_vars: Sequence[tuple[Any, Any]], index: Any) -> list[Any]:
@@ -80,13 +81,11 @@ class GradientAccumulator:
             dtype = self._dtype(variable) if is_asked else self._dtype
             if id(variable) not in self._held:
                 self._known.append(variable)
-                with tf.init_scope():
-                    # This variable belongs to one replica, so the strategy must not create it.
-                    self._held[id(variable)] = ResourceVariable(
-                        tf.zeros(variable.shape, dtype or tf.as_dtype(variable.dtype).base_dtype),
-                        trainable=False,
-                        name=f"{variable.name.split(':')[0]}/accumulated",
-                    )
+                kind = dtype or tf.as_dtype(variable.dtype).base_dtype
+                self._held[id(variable)] = ReplicaState(
+                    partial(tf.zeros, variable.shape, kind),
+                    f"{variable.name.split(':')[0]}/accumulated",
+                )
             held = self._held[id(variable)]
             operations.append(self._added(held, tf.cast(dense, held.dtype), index))
         return operations

@@ -9,7 +9,6 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v2 as tf
-from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from popdist import backend
 from popdist_tf.errors import PipelineError
@@ -22,6 +21,7 @@ from popdist_tf.loops.accumulation import (
 from popdist_tf.loops.loss_scaling import LossScale
 from popdist_tf.loops.replicas import cross_replica_mean
 from popdist_tf.program_code import program_code
+from popdist_tf.replica_state import ReplicaState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -155,7 +155,7 @@ class GradientAccumulationOptimizerV2(IpuOptimizer):
         self._count = num_mini_batches
         self._settings = (num_mini_batches, reduction_method, dtype)
         GradientAccumulator(*self._settings)  # checks them
-        self._replicas: dict[Any, tuple[GradientAccumulator, ResourceVariable]] = {}
+        self._replicas: dict[Any, tuple[GradientAccumulator, ReplicaState]] = {}
 
     def apply_gradients(
         self, grads_and_vars: Iterable[tuple[Any, Any]], global_step: Any = None, name: Any = None
@@ -170,10 +170,9 @@ class GradientAccumulationOptimizerV2(IpuOptimizer):
             )
         number = replica._replica_id_in_sync_group  # noqa: SLF001 - the number, not a tensor
         if number not in self._replicas:
-            with tf.init_scope():
-                counter = ResourceVariable(
-                    0, dtype=tf.int64, trainable=False, name=f"{self.get_name()}/mini_batches"
-                )
+            counter = ReplicaState(
+                lambda: tf.constant(0, tf.int64), f"{self.get_name()}/mini_batches"
+            )
             self._replicas[number] = (GradientAccumulator(*self._settings), counter)
         accumulator, counter = self._replicas[number]
         return accumulate(

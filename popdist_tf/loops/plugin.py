@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import tensorflow.compat.v2 as tf
-from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
 from popdist_tf.errors import LayerError
 from popdist_tf.loops.operations import keep_with_graph
 from popdist_tf.loops.replicas import replica_count
+from popdist_tf.replica_state import ReplicaState
 
 
 def ipu_event_trace(name: str | None = None) -> Any:
@@ -108,11 +108,8 @@ def ipu_stateful_gradient_accumulate(
             value=f"shape {gradient.shape}" + (", in eager code" if tf.executing_eagerly() else ""),
             accepted="a fixed shape, in code of a loop or tf.function",
         )
-    with tf.init_scope():
-        # They belong to one replica, so the strategy must not create them.
-        zeros = tf.zeros(gradient.shape, gradient.dtype)
-        total = ResourceVariable(zeros, trainable=False, name="accumulated/total")
-        count = ResourceVariable(0, dtype=tf.int64, trainable=False, name="accumulated/count")
+    total = ReplicaState(lambda: tf.zeros(gradient.shape, gradient.dtype), "accumulated/total")
+    count = ReplicaState(lambda: tf.constant(0, tf.int64), "accumulated/count")
     keep_with_graph(total, count)
     is_last = tf.equal(count.assign_add(1) % num_mini_batches, 0)
     summed = total.assign_add(gradient)
