@@ -76,6 +76,10 @@ class EstimatorValueError(PopdistError, ValueError):
     """An argument of an estimator, or what a user's function returned, cannot be used."""
 
 
+class EstimatorKeyError(EstimatorValueError, KeyError):
+    """What a user's function returned lacks a name."""
+
+
 class EstimatorTypeError(PopdistError, TypeError):
     """An argument of an estimator, or what a user's function returned, has a wrong type."""
 

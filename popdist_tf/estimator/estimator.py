@@ -26,6 +26,7 @@ from popdist_tf.estimator.checkpoints import (
 from popdist_tf.estimator.run_config import RunConfig
 from popdist_tf.estimator.spec import to_estimator_spec
 from popdist_tf.estimator.updates import (
+    CountEvaluated,
     RankContext,
     StopAfterUpdates,
     StopTogether,
@@ -38,6 +39,7 @@ from popdist_tf.guards.means import warn_of_sizes
 from popdist_tf.guards.rows import rows_of_batch
 from popdist_tf.guards.uneven_data import AnnounceInSession, is_endless
 from popdist_tf.guards.workers import CompareWorkers
+from popdist_tf.loops.queues import check_prefetch_depth
 from popdist_tf.program_code import program_code
 from popdist_tf.progress import reporting_hooks
 from popdist_tf.state_updates import StateUpdates
@@ -100,8 +102,8 @@ def check_combination(config: Any) -> None:
     if config.train_distribute is not None and ipu.iterations_per_loop > 1:
         raise EstimatorUnsupportedError(
             "PD423",
-            "a distribution strategy needs a call into TensorFlow for each update",
-            value=f"iterations_per_loop={ipu.iterations_per_loop}",
+            f"iterations_per_loop > 1 (got {ipu.iterations_per_loop}) not supported with "
+            "distribution: a strategy needs a call into TensorFlow for each update",
             accepted="iterations_per_loop=1 with train_distribute",
         )
     check_replicas(config)
@@ -259,6 +261,7 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
             result = super()._call_input_fn(input_fn, mode, input_context)
         if not isinstance(result, (tf.data.Dataset, tf.compat.v1.data.Dataset)):
             raise EstimatorValueError("PD422", "input_fn must return Dataset", value=result)
+        check_prefetch_depth(self._config.ipu_run_config.prefetch_depth)
         collectives = _collectives(self._train_distribution)
         self._announced = None
         if mode == _MODES.TRAIN and collectives is not None and collectives.horovod is not None:
@@ -278,7 +281,17 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
         iterator = tf.compat.v1.data.make_initializable_iterator(data)
         return iterator, [_StartOfData(iterator)]
 
+    def _get_features_from_input_fn(self, input_fn: Any, mode: str) -> tuple[Any, list[Any]]:
+        element, hooks = self._get_iterator_from_input_fn(input_fn, mode)
+        return element.get_next(), hooks
+
+    def _features_of_predictions(self, element: Any) -> tuple[Any, Any]:
+        """What a model function takes of an element of a prediction's data: no labels."""
+        return element[0] if isinstance(element, tuple) else element, None
+
     def _call_model_fn(self, features: Any, labels: Any, mode: str, config: Any) -> Any:
+        if mode == _MODES.PREDICT:
+            features, labels = self._features_of_predictions(features)
         if labels is not None and not accepts(self._model_fn, "labels"):
             raise EstimatorValueError(
                 "PD422", "model_fn does not take labels, but input_fn returns labels."
@@ -344,7 +357,7 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
 
     def _convert_eval_steps_to_hooks(self, steps: int | None) -> Any:
         self._check_steps(steps)
-        return super()._convert_eval_steps_to_hooks(steps)
+        return [*super()._convert_eval_steps_to_hooks(steps), CountEvaluated(self._iterations)]
 
     def _check_steps(self, steps: int | None) -> None:
         if steps is not None and steps % self._iterations:

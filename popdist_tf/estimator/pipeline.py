@@ -6,14 +6,15 @@ Each step takes one micro-batch through all stages. Gradients are accumulated, a
 
 from __future__ import annotations
 
+import inspect
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import tensorflow.compat.v2 as tf
 
-from popdist_tf.errors import EstimatorTypeError, EstimatorValueError
+from popdist_tf.errors import EstimatorKeyError, EstimatorTypeError, EstimatorValueError
 from popdist_tf.estimator.estimator import IPUEstimator, accepts, check_replicas
-from popdist_tf.estimator.spec import IPUEstimatorSpec
+from popdist_tf.estimator.spec import IPUEstimatorSpec, as_outfed
 from popdist_tf.estimator_api import estimator_api
 from popdist_tf.loops.accumulation import (
     GradientAccumulationReductionMethod,
@@ -145,13 +146,25 @@ class IPUPipelineEstimator(IPUEstimator):
     ) -> None:
         def staged(features: Any, labels: Any, mode: str, params: Any, config: Any) -> Any:
             values = {"params": params, "config": config}
+            if {"features", "labels"} & set(inspect.signature(model_fn).parameters):
+                raise EstimatorValueError(
+                    "PD422",
+                    "The `model_fn` used with `IPUPipelineEstimator` must not have `features` or "
+                    "`labels` arguments. They are instead passed to the first pipeline stage "
+                    "function.",
+                    hint="def model_fn(mode, params): ...",
+                )
             given = {name: value for name, value in values.items() if accepts(model_fn, name)}
             trains = mode == _MODES.TRAIN and config.train_distribute is not None
             spec = program_code(model_fn, by_default=trains)(mode=mode, **given)
             if not isinstance(spec, IPUPipelineEstimatorSpec):
-                raise EstimatorValueError(
-                    "PD422", "`model_fn` must return `IPUPipelineEstimatorSpec`.", value=spec
+                raise EstimatorTypeError(
+                    "PD422",
+                    "The `model_fn` used with `IPUPipelineEstimator` must return "
+                    "`IPUPipelineEstimatorSpec`.",
+                    value=spec,
                 )
+            _check_stages(spec, config.ipu_run_config)
             return _built(spec, features, labels, config)
 
         super().__init__(staged, model_dir, config, params, warm_start_from)
@@ -159,10 +172,45 @@ class IPUPipelineEstimator(IPUEstimator):
     def _check_config(self, config: Any) -> None:
         check_replicas(config)
 
+    def _features_of_predictions(self, element: Any) -> tuple[Any, Any]:
+        """All of an element, which is the first stage's."""
+        return element, None
+
     @property
     def _iterations(self) -> int:
         # Under a strategy, each call into TensorFlow runs one micro-batch.
         return 1 if self._config.train_distribute is not None else super()._iterations
+
+
+def _check_stages(spec: IPUPipelineEstimatorSpec, settings: Any) -> None:
+    """Checks the numbers of stages, of devices and of micro-batches against each other."""
+    stages, mapping = spec.computational_stages, spec.device_mapping
+    needed, given = len(stages if mapping is None else set(mapping)), settings.num_shards
+    # One shard is the default, which a host does not need to be asked for more of.
+    if not given // 2 < needed <= given and (given > 1 or not stages):
+        raise EstimatorValueError(
+            "PD421",
+            f"This pipeline requires {needed} devices, but `IPURunConfig.num_shards` was set to "
+            f"{given} (num_shards/2 < pipeline_devices <= num_shards).",
+        )
+    if not stages or (mapping is not None and len(mapping) != len(stages)):
+        raise EstimatorValueError(
+            "PD422",
+            "`IPUPipelineEstimatorSpec` needs stages, and a device of the mapping for each",
+            value=f"{len(stages)} stages, device_mapping={mapping}",
+        )
+    count: Any = spec.gradient_accumulation_count
+    iterations = settings.iterations_per_loop
+    is_number = isinstance(count, int) and count > 0
+    if spec.mode == _MODES.TRAIN and not (is_number and iterations % count == 0):
+        is_less = is_number and iterations < count
+        raise EstimatorValueError(
+            "PD421",
+            f"`IPURunConfig.iterations_per_loop` (got {iterations}) "
+            + ("cannot be less than" if is_less else "must be divisible by")
+            + f" `gradient_accumulation_count` (got {count})",
+            hint=f"IPURunConfig(iterations_per_loop={count})",
+        )
 
 
 def _built(spec: IPUPipelineEstimatorSpec, features: Any, labels: Any, config: Any) -> Any:
@@ -175,39 +223,39 @@ def _built(spec: IPUPipelineEstimatorSpec, features: Any, labels: Any, config: A
     for stage in stages[1:]:
         results = call_stage(stage, results)
     if spec.mode == _MODES.PREDICT:
-        single = isinstance(results, (list, tuple)) and len(results) == 1
-        predictions = results[0] if single else results
+        predictions = results
+        if isinstance(results, (list, tuple)):
+            if len(results) != 1:
+                raise EstimatorValueError(
+                    "PD422",
+                    "The last computational stage must return exactly one prediction tensor, but "
+                    f"got {len(results)}",
+                    hint="return a dict of predictions",
+                )
+            predictions = results[0]
         return IPUEstimatorSpec(
             spec.mode, predictions=predictions, prediction_hooks=spec.prediction_hooks
         )
     if spec.mode == _MODES.EVAL:
-        metrics = call_stage(spec.eval_metrics_fn, results)
+        metrics = call_stage(spec.eval_metrics_fn, as_outfed(results))
         if not isinstance(metrics, dict):
             raise EstimatorTypeError(
                 "PD422",
-                "The `eval_metrics_fn` must return a dict, with the loss under 'loss'.",
-                value=metrics,
+                f"The `eval_metrics_fn` must return a dict, but got {type(metrics)}.",
+                hint="the loss has the key 'loss'",
             )
         metrics = dict(metrics)
         if "loss" not in metrics:
-            raise EstimatorValueError(
+            raise EstimatorKeyError(
                 "PD422",
-                "The dict of the `eval_metrics_fn` must contain 'loss'.",
+                "The dict returned from `eval_metrics_fn` must contain 'loss'.",
                 value=sorted(metrics),
             )
         loss = metrics.pop("loss")
         return IPUEstimatorSpec(
             spec.mode, loss=loss, eval_metric_ops=metrics, evaluation_hooks=spec.evaluation_hooks
         )
-    count = spec.gradient_accumulation_count
-    iterations = config.ipu_run_config.iterations_per_loop
-    if not isinstance(count, int) or count < 1 or iterations % count:
-        raise EstimatorValueError(
-            "PD421",
-            f"`IPURunConfig.iterations_per_loop` (got {iterations}) must be divisible by "
-            f"`gradient_accumulation_count` (got {count})",
-            hint=f"IPURunConfig(iterations_per_loop={count})",
-        )
+    count: Any = spec.gradient_accumulation_count
     asked = call_stage(program_code(spec.optimizer_function, by_default=is_rewritten), results)
     done = ReplicaState(lambda: tf.constant(0, tf.int64), "pipeline_micro_batches")
     dtype = spec.pipeline_op_kwargs.get("gradient_accumulation_dtype")

@@ -95,8 +95,8 @@ def _check_options(options: Any, num_replicas: int, num_shards: int, ordinal: in
     if counts[ordinal] != devices:
         raise EstimatorValueError(
             "PD421",
-            f"`IPURunConfig` configured with {devices} devices ({num_replicas} num_replicas times "
-            f"{num_shards} num_shards), but `IpuOptions` configured with {counts[ordinal]} devices",
+            f"`IPURunConfig` configured with {devices} devices ({num_replicas} replicas times "
+            f"{num_shards} shards), but `IpuOptions` configured with {counts[ordinal]} devices",
             hint=f"auto_select_ipus = {devices}",
         )
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import tensorflow.compat.v2 as tf
 
-from popdist_tf.errors import EstimatorTypeError, EstimatorUnsupportedError, EstimatorValueError
+from popdist_tf.errors import EstimatorTypeError, EstimatorValueError
 from popdist_tf.estimator_api import estimator_api
 from popdist_tf.program_code import program_code
 
@@ -33,7 +33,8 @@ class IPUEstimatorSpec(_Fields):
         loss: A scalar; needed to train and to evaluate.
         train_op: What trains; with ``host_call``, what has to run before it.
         eval_metric_ops: Metrics by name, as `tf.compat.v1.metrics` makes them.
-        eval_metrics: A function and its tensors; the function returns ``eval_metric_ops``.
+        eval_metrics: A function and its tensors; the function returns ``eval_metric_ops``. It gets
+            the tensors with the iterations of a loop, here 1, as a further first dimension.
         host_call: A function and its tensors, run on the host in each training step. It returns
             the operation that trains: usually ``optimizer.apply_gradients``, with the gradients as
             its tensors.
@@ -81,9 +82,9 @@ def to_estimator_spec(spec: Any, iterations_per_loop: int) -> Any:
     """Turns an `IPUEstimatorSpec` or TensorFlow's own spec into TensorFlow's spec.
 
     Raises:
-        EstimatorValueError: Something that the mode needs is missing, or it is not a spec.
+        EstimatorValueError: Something that the mode needs is missing, it is not a spec, or there is
+            a ``host_call`` in a loop of several iterations.
         EstimatorTypeError: ``host_call`` returned neither a tensor nor an operation.
-        EstimatorUnsupportedError: ``host_call`` in a loop of several iterations.
     """
     base = estimator_api().EstimatorSpec
     if isinstance(spec, base):
@@ -121,9 +122,10 @@ def _train_op(spec: IPUEstimatorSpec, iterations_per_loop: int) -> Any:
     if spec.host_call is None:
         return train_op
     if iterations_per_loop > 1:
-        raise EstimatorUnsupportedError(
+        raise EstimatorValueError(
             "PD423",
-            "host_call runs once for each call into TensorFlow, not for each iteration of a loop",
+            "host_call is not allowed for iterations_per_loop > 1: it runs once for each call into "
+            "TensorFlow",
             value=f"iterations_per_loop={iterations_per_loop}",
             accepted="iterations_per_loop=1 with a host_call",
         )
@@ -153,7 +155,17 @@ def _metrics(spec: IPUEstimatorSpec) -> Any:
         return spec.eval_metric_ops
     function, tensors = program_code(spec.eval_metrics[0]), spec.eval_metrics[1]
     with tf.device("CPU:0"):
+        tensors = as_outfed(tensors)
         return function(**tensors) if isinstance(tensors, dict) else function(*tensors)
+
+
+def as_outfed(tensors: Any) -> Any:
+    """Tensors of one iteration as the host gets them of a loop: iterations are a first dimension.
+
+    Args:
+        tensors: A structure of them.
+    """
+    return tf.nest.map_structure(lambda one: tf.expand_dims(one, 0), tensors)
 
 
 def _required(spec: IPUEstimatorSpec, name: str) -> Any:

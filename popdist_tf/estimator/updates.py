@@ -49,6 +49,44 @@ def counted(train_op: Any, global_step: Any, updates: int) -> Any:
         return tf.group(global_step.assign_add(updates))
 
 
+class CountEvaluated(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
+    """Counts the batches of an evaluation in the global step, which a model function may read.
+
+    As published, the step grows once for each loop. The results of the evaluation have the step of
+    the checkpoint.
+
+    Args:
+        iterations: Batches of a loop.
+    """
+
+    def __init__(self, iterations: int) -> None:
+        self._iterations = iterations
+        self._batches = 0
+
+    def begin(self) -> None:
+        """Adds the operations to the graph."""
+        self._step = tf.compat.v1.train.get_global_step()
+        self._value = tf.compat.v1.placeholder(self._step.dtype, [])
+        self._assign = self._step.assign(self._value, read_value=False)
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """Keeps the checkpoint's step."""
+        del coord
+        self._first = session.run(self._step)
+
+    def after_run(self, run_context: Any, run_values: Any) -> None:
+        """Counts a batch."""
+        del run_values
+        self._batches += 1
+        if self._batches % self._iterations == 0:
+            now = self._first + self._batches
+            run_context.session.run(self._assign, {self._value: now})
+
+    def end(self, session: Any) -> None:
+        """Gives the checkpoint's step to the results."""
+        session.run(self._assign, {self._value: self._first})
+
+
 class StopAfterUpdates(tf.compat.v1.train.StopAtStepHook):  # type: ignore[misc]
     """Ends the training after a number of updates, where each call makes several.
 

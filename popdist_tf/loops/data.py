@@ -182,8 +182,8 @@ def use_synthetic_data_for(synthetic_data_category: SyntheticDataCategory) -> bo
         synthetic_data_category: The category.
 
     Returns:
-        True for the infeeds of a program whose ``TF_POPLAR_FLAGS`` have ``--use_synthetic_data``
-        or ``--synthetic_data_categories=infeed``. All other data are real on a host.
+        True where the program's ``TF_POPLAR_FLAGS`` ask for it, by ``--use_synthetic_data`` or
+        ``--synthetic_data_categories=infeed,outfeed``. A host replaces the infeeds alone.
 
     Raises:
         LayerError: There is no such category.
@@ -197,22 +197,18 @@ def use_synthetic_data_for(synthetic_data_category: SyntheticDataCategory) -> bo
                 f"SyntheticDataCategory.{one.name}" for one in SyntheticDataCategory
             ),
         )
-    return synthetic_data_category is SyntheticDataCategory.Infeed and _flags() is not None
+    flags = _flags()
+    asked = flags.get("synthetic_data_categories", "").lower().split(",")
+    is_asked = flags.get("use_synthetic_data", "false").lower() in {"", "true", "1"}
+    return is_asked or synthetic_data_category.value in map(str.strip, asked)
 
 
-def _flags() -> str | None:
-    """How infeeds are filled: a number or ``random``; None for real data."""
+def _flags() -> dict[str, str]:
     flags = {}
     for word in shlex.split(os.environ.get("TF_POPLAR_FLAGS", "")):
         name, _, value = word.lstrip("-").partition("=")
         flags[name] = value
-    categories = [
-        one.strip().lower() for one in flags.get("synthetic_data_categories", "").split(",")
-    ]
-    is_asked = flags.get("use_synthetic_data", "false").lower() in {"", "true", "1"}
-    if not is_asked and SyntheticDataCategory.Infeed.value not in categories:
-        return None
-    return flags.get("synthetic_data_initializer") or "0"
+    return flags
 
 
 def synthetic_or_real(dataset: Any) -> Any:
@@ -224,9 +220,9 @@ def synthetic_or_real(dataset: Any) -> Any:
     Raises:
         LayerError: The initializer is neither a number nor ``random``.
     """
-    filled = _flags()
-    if filled is None:
+    if not use_synthetic_data_for(SyntheticDataCategory.Infeed):
         return dataset
+    filled = _flags().get("synthetic_data_initializer") or "0"
     try:
         number = None if filled == "random" else float(filled)
     except ValueError:

@@ -172,8 +172,23 @@ class OptimizerFunctionOutput:
         self.compute_gradients_kwargs = dict(compute_gradients_kwargs or {})
         self.apply_gradients_args = tuple(apply_gradients_args or ())
         self.apply_gradients_kwargs = dict(apply_gradients_kwargs or {})
-        self.variables = variables
         self.tape = tape
+        self.variables = variables
+
+    @property
+    def variables(self) -> Any:
+        """What an optimizer of Keras updates; None for all trainable variables."""
+        return self._variables
+
+    @variables.setter
+    def variables(self, variables: Any) -> None:
+        if variables and self.tape is not None:
+            raise PipelineError(
+                "PD424",
+                "OptimizerFunctionOutput.variables must be empty when "
+                "OptimizerFunctionOutput.tape is used.",
+            )
+        self._variables = variables
 
     def gradients(self) -> list[tuple[Any, Any]]:
         """The gradients of the loss, and their variables."""
@@ -290,7 +305,7 @@ def pipeline(
     _check_outfeed(
         outfeed_queue, optimizer_function, outfeed_mask, outfeed_loss, accumulate_outfeed
     )
-    constant = [] if inputs is None else _listed(inputs)
+    constant = [tf.convert_to_tensor(one) for one in _listed(inputs)]
     count: Any = gradient_accumulation_count  # an integer, or a tensor as published
     if tf.is_tensor(count) or isinstance(count, tf.Variable):
         count = tf.cast(count, tf.int32)
@@ -378,6 +393,15 @@ def _check(stages: list[Any], count: Any, repeats: int, mapping: Any) -> None:
             value=stages,
             accepted="one function for each stage",
         )
+    if len(stages) == 1:
+        raise PipelineError(
+            "PD424",
+            "Pipeline requires at least two computational stages.",
+            hint="train a model of one stage in loops.repeat, with ipu.optimizers."
+            "GradientAccumulationOptimizerV2",
+        )
+    if count is None:
+        raise PipelineError("PD424", "gradient_accumulation_count must be specified.")
     is_known = isinstance(count, (int, np.integer))
     is_tensor = tf.is_tensor(count) or isinstance(count, tf.Variable)
     if not (is_known or is_tensor) or (is_known and count < 1) or repeats < 1:
@@ -419,6 +443,13 @@ def _check_placement(serialized: int, schedule: Any, mapping: Any, *, is_trained
 
 def _check_options(published: dict[str, Any], count: int) -> None:
     """Checks Poplar's options, which have no effect on a host."""
+    is_sharded = published.get("replicated_optimizer_state_sharding")
+    if is_sharded is True and published.get("offload_weight_update_variables") is False:
+        raise PipelineError(
+            "PD424",
+            "replicated_optimizer_state_sharding: the optimizer state must be offloaded, and "
+            "offload_weight_update_variables is False",
+        )
     for way in ("forward", "backward"):
         name = f"{way}_propagation_stages_poplar_options"
         given = published.get(name)

@@ -6,6 +6,7 @@ import functools
 from collections import deque
 from enum import Enum
 from typing import TYPE_CHECKING, Any
+from weakref import WeakSet
 
 import tensorflow.compat.v2 as tf
 
@@ -18,6 +19,20 @@ if TYPE_CHECKING:
 
 
 _DEEPEST = 256
+
+
+def check_prefetch_depth(depth: int | None) -> None:
+    """Refuses a number of prepared elements that a queue cannot have.
+
+    Args:
+        depth: The number; None for any.
+
+    Raises:
+        LayerError: It is not positive, or too large.
+    """
+    if depth is not None and not 0 < depth < _DEEPEST:
+        wanted = "greater than zero" if depth <= 0 else f"less than {_DEEPEST}"
+        raise LayerError("PD434", f"prefetch_depth must be {wanted}, but it is {depth}")
 
 
 def _without_feed_name(init: Callable[..., None]) -> Any:
@@ -73,11 +88,7 @@ class IPUInfeedQueue:
                     f"Output shape {spec.shape} is not fully defined. If using tf.Dataset.batch, "
                     "set `drop_remainder=True`."
                 )
-        if prefetch_depth is not None and not 0 < prefetch_depth < _DEEPEST:
-            wanted = "greater than zero" if prefetch_depth <= 0 else f"less than {_DEEPEST}"
-            raise LayerError(
-                "PD434", f"prefetch_depth must be {wanted}, but it is {prefetch_depth}"
-            )
+        check_prefetch_depth(prefetch_depth)
         self.dataset = synthetic_or_real(dataset)
         self._dataset = self.dataset.prefetch(prefetch_depth or tf.data.AUTOTUNE)
         self._iterator: Any = None
@@ -176,6 +187,12 @@ def _refuse_xla(queue: str) -> None:
 _CAPACITY = 2**31 - 1
 
 
+def _outermost() -> Any:
+    """The graph of TensorFlow 1 that is being built; None in eager code and its functions."""
+    with tf.init_scope():
+        return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+
+
 class IPUOutfeedMode(Enum):
     """Which values are kept."""
 
@@ -217,8 +234,13 @@ class IPUOutfeedQueue:
                 accepted="IPUOutfeedMode.ALL or IPUOutfeedMode.LAST",
             )
         self._mode = outfeed_mode
-        self._queue: Any = None
-        self._structure: Any = None
+        self._queues: dict[Any, tuple[Any, Any]] = {}  # by graph, with the structure of values
+        self._enqueuing: WeakSet[Any] = WeakSet()  # graphs and functions
+
+    @property
+    def _queue(self) -> Any:
+        """The queue of the graph, or of eager code and its functions; None before `enqueue`."""
+        return self._queues.get(_outermost(), (None, None))[0]
 
     def enqueue(self, tensors: Any) -> Any:
         """Keeps the values of an iteration.
@@ -230,10 +252,12 @@ class IPUOutfeedQueue:
             The operation that does so; it has to run, so return it from the loop's body.
 
         Raises:
-            ValueError: The structure differs from that of an earlier call.
+            ValueError: The structure differs from that of an earlier call, or a graph or function
+                has enqueued values already: those of one iteration would not be told apart.
             StrategyError: XLA is to compile the loop.
         """
         _refuse_xla("an outfeed queue")
+        self._note_enqueuing()
         values = [tf.convert_to_tensor(value) for value in tf.nest.flatten(tensors)]
         replica = tf.distribute.get_replica_context()
         if replica is not None and getattr(replica.strategy.extended, "replicas_per_step", 1) > 1:
@@ -243,19 +267,32 @@ class IPUOutfeedQueue:
             )
         return self._keep(tensors, values)
 
+    def _note_enqueuing(self) -> None:
+        replica = tf.distribute.get_replica_context()
+        is_first = replica is None or not replica._replica_id_in_sync_group  # noqa: SLF001 - the number
+        if tf.executing_eagerly() or not is_first:
+            return
+        graph = tf.compat.v1.get_default_graph()
+        if graph in self._enqueuing:
+            raise ValueError("An outfeed can only be enqueued once.")
+        while graph is not None:
+            self._enqueuing.add(graph)
+            graph = getattr(graph, "outer_graph", None)
+
     def _keep(self, tensors: Any, values: list[Any]) -> Any:
-        if self._queue is None:
-            self._structure = tf.nest.map_structure(lambda _: None, tensors)
+        key = _outermost()
+        if key not in self._queues:
             # The queue is created outside of the loop or function that is being built.
             with tf.init_scope():
-                self._queue = tf.queue.FIFOQueue(
+                queue = tf.queue.FIFOQueue(
                     _CAPACITY,
                     [value.dtype for value in values],
                     [value.shape for value in values],
                 )
-        else:
-            tf.nest.assert_same_structure(self._structure, tensors)
-        return self._queue.enqueue(values)
+            self._queues[key] = queue, tf.nest.map_structure(lambda _: None, tensors)
+        queue, structure = self._queues[key]
+        tf.nest.assert_same_structure(structure, tensors)
+        return queue.enqueue(values)
 
     def dequeue(self, wait_for_completion: bool = False) -> Any:
         """Takes out what was kept since the last call.
@@ -271,13 +308,17 @@ class IPUOutfeedQueue:
             ValueError: Nothing was ever enqueued.
         """
         del wait_for_completion
-        if self._queue is None:
-            raise ValueError("nothing was enqueued: call IPUOutfeedQueue.enqueue in the loop first")
-        found = self._queue.dequeue_many(self._queue.size())
+        queue, structure = self._queues.get(_outermost(), (None, None))
+        if queue is None:
+            raise ValueError(
+                "Trying to dequeue an outfeed which has not been enqueued. Call "
+                "IPUOutfeedQueue.enqueue in the loop first."
+            )
+        found = queue.dequeue_many(queue.size())
         found = found if isinstance(found, (list, tuple)) else [found]
         if self._mode is IPUOutfeedMode.LAST:
             found = [value[-1] for value in found]
-        return tf.nest.pack_sequence_as(self._structure, list(found))
+        return tf.nest.pack_sequence_as(structure, list(found))
 
     def __iter__(self) -> Iterator[Any]:
         """The values of each iteration since the last call, and of those that end meanwhile.

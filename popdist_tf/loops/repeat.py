@@ -17,7 +17,7 @@ from popdist_tf.state_updates import StateUpdates
 from popdist_tf.strategies.extended import device_code
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 
 def _graph_of_program() -> Any:
@@ -236,6 +236,12 @@ def compile(  # noqa: A001 - published name
         outputs = program_code(computation)(
             *(tf.nest.map_structure(tf.convert_to_tensor, list(inputs or [])))
         )
+    kinds = {type(one).__name__ for one in _items(outputs)}
+    if kinds & {"EstimatorSpec", "IPUEstimatorSpec"}:
+        raise ValueError(
+            "Your computation output contains an EstimatorSpec or IPUEstimatorSpec object. An "
+            "IPUEstimator needs no call of compile(): give it the model function itself."
+        )
     if _is_flat(outputs):
         # Eagerly, what would be an operation has run and returned None.
         flat = [one for one in _as_list(outputs) if one is not None]
@@ -253,6 +259,14 @@ def compile(  # noqa: A001 - published name
             return tf.group(*operations, *updates.operations)
         results = [tf.identity(tensor) for tensor in tensors]
     return results if _is_flat(outputs) else tf.nest.pack_sequence_as(outputs, results)
+
+
+def _items(outputs: Any) -> Iterator[Any]:
+    """A result and, of lists and tuples, what they hold; a named tuple is one of the items too."""
+    yield outputs
+    if isinstance(outputs, (list, tuple)):
+        for one in outputs:
+            yield from _items(one)
 
 
 def _is_flat(outputs: Any) -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v2 as tf
 from tensorflow.core.framework import attr_value_pb2
+from tensorflow.python.framework.ops import get_gradient_function
 
 import popdist
 from popdist_tf.errors import LayerError
@@ -43,13 +44,14 @@ def _local_device() -> Any:
 
 
 @contextmanager
-def ipu_shard(index: int) -> Iterator[None]:
+def ipu_shard(index: int | list[int]) -> Iterator[None]:
     """Assigns the operations in this scope to a shard.
 
     All shards of a replica are computed on the replica's one device, so results are the same.
 
     Args:
-        index: The shard, or a list of shards. Operations of graphs remember it, see `get_sharding`.
+        index: The shard, or a list of shards. Operations of graphs remember it, see `get_sharding`,
+            and so do those of their gradients.
     """
     if tf.executing_eagerly():
         yield
@@ -57,8 +59,23 @@ def ipu_shard(index: int) -> Iterator[None]:
     shards = [index] if isinstance(index, int) else list(index)
     value = attr_value_pb2.AttrValue(list=attr_value_pb2.AttrValue.ListValue(i=shards))
     graph = tf.compat.v1.get_default_graph()
+    before = len(graph.get_operations())
     with graph._attr_scope({_SHARD: value}):  # noqa: SLF001 - no public way
         yield
+    for operation in graph.get_operations()[before:]:
+        with suppress(LookupError):  # of operations without a gradient
+            gradient = get_gradient_function(operation)
+            operation._gradient_function = gradient and _sharded(gradient, shards)  # noqa: SLF001
+
+
+def _sharded(gradient: Any, shards: list[int]) -> Any:
+    """A gradient function whose operations belong to shards."""
+
+    def compute(*args: Any, **kwargs: Any) -> Any:
+        with ipu_shard(shards):
+            return gradient(*args, **kwargs)
+
+    return compute
 
 
 @contextmanager

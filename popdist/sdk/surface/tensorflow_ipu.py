@@ -240,7 +240,7 @@ SURFACE = surface(
         ),
         works(
             "utils.use_synthetic_data_for",
-            note="Infeeds can be synthetic; all other data of a host are real.",
+            note="Answers what was asked for; a host replaces infeeds alone.",
         ),
         # Operations.
         without_effect(

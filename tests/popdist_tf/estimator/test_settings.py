@@ -38,7 +38,7 @@ def test_the_defaults_of_a_run():
         (
             {"ipu_options": options(3), "num_replicas": 2, "num_shards": 2},
             EstimatorValueError,
-            r"configured with 4 devices \(2 num_replicas times 2 num_shards\)",
+            r"configured with 4 devices \(2 replicas times 2 shards\)",
         ),
         ({"iterations_per_loop": 0}, EstimatorValueError, "must be positive"),
     ],
@@ -217,6 +217,104 @@ def test_pipelines_say_what_a_mode_needs():
     several = RunConfig(IPURunConfig(num_replicas=2, ipu_options=options(2)))
     with pytest.raises(NotImplementedError, match="need a strategy that runs them"):
         IPUPipelineEstimator(model(), config=several)
+
+
+def staged(**spec):
+    """A pipeline's model function, which makes a specification of two stages."""
+    defaults = {
+        "computational_stages": [lambda x: x * 2.0, lambda x: x + 1.0],
+        "gradient_accumulation_count": 1,
+        "optimizer_function": len,
+        "eval_metrics_fn": lambda x: {"loss": x},
+    }
+    return lambda mode: IPUPipelineEstimatorSpec(mode, **{**defaults, **spec})
+
+
+@pytest.mark.parametrize(
+    ("model_fn", "shards", "error", "text"),
+    [
+        (
+            lambda features, mode: (features, mode),
+            1,
+            ValueError,
+            "must not have `features` or `labels`",
+        ),
+        (lambda mode: mode, 1, TypeError, "must return `IPUPipelineEstimatorSpec`"),
+        (staged(computational_stages=[]), 2, ValueError, "requires 0 devices, .* set to 2"),
+        (staged(device_mapping=[0, 0]), 2, ValueError, "requires 1 devices, .* set to 2"),
+        (staged(device_mapping=[0]), 1, ValueError, "2 stages, device_mapping="),
+        (staged(gradient_accumulation_count=3), 1, ValueError, r"cannot be less than .*got 3"),
+        (staged(gradient_accumulation_count="2"), 1, ValueError, r"must be divisible by .*got 2"),
+    ],
+)
+def test_pipelines_refuse_in_the_published_words(model_fn, shards, error, text, tmp_path):
+    settings = IPURunConfig(1, num_shards=shards, ipu_options=options(shards))
+    estimator = IPUPipelineEstimator(model_fn, str(tmp_path), config=RunConfig(settings))
+    with pytest.raises(error, match=f"(?s){text}"):
+        estimator.train(lambda: tf.data.Dataset.from_tensors([1.0]), steps=1)
+
+
+def test_results_of_a_last_stage_are_checked_in_the_published_words(tmp_path):
+    def inputs():
+        return tf.data.Dataset.from_tensors([1.0])
+
+    pair = staged(computational_stages=[lambda x: (x, x)])
+    with pytest.raises(ValueError, match="exactly one prediction tensor, but got 2"):
+        next(IPUPipelineEstimator(pair, str(tmp_path)).predict(inputs))
+    for found, error in (([1], "must return a dict"), ({"x": 1}, "must contain 'loss'")):
+        model_fn = staged(eval_metrics_fn=lambda _, found=found: found)
+        with pytest.raises((TypeError, KeyError), match=error):
+            IPUPipelineEstimator(model_fn, str(tmp_path)).evaluate(inputs)
+
+
+def test_a_pipeline_predicts_from_whole_elements(tmp_path):
+    """As published, its first stage takes the labels too."""
+    model_fn = staged(computational_stages=[lambda x, y: (x, y), lambda x, y: x - y])
+    found = IPUPipelineEstimator(model_fn, str(tmp_path)).predict(
+        lambda: tf.data.Dataset.from_tensors(([5.0], [2.0]))
+    )
+    assert list(found) == [3]
+
+
+def test_an_evaluation_counts_its_batches_in_the_global_step(tmp_path):
+    """In whole loops, as published; the results have the step of the checkpoint."""
+
+    def model_fn(features, labels, mode):
+        if mode == TRAIN:
+            return model()(features, labels, mode)
+        step = tf.train.get_global_step()
+        tf.get_variable("weight", initializer=0.0)
+        metrics = {"mean_step": tf.metrics.mean(step)}
+        return tf.estimator.EstimatorSpec(mode, loss=tf.constant(0.0), eval_metric_ops=metrics)
+
+    def inputs():
+        return tf.data.Dataset.from_tensors(([1.0], [1.0])).repeat()
+
+    for iterations, mean in ((1, 2 + 1.5), (2, 2 + 1.0)):
+        folder = str(tmp_path / str(iterations))
+        estimator = IPUEstimator(model_fn, folder, RunConfig(IPURunConfig(iterations)))
+        estimator.train(inputs, steps=2)
+        found = estimator.evaluate(inputs, steps=4)
+        assert (found["mean_step"], found["global_step"]) == (mean, 2)
+
+
+def test_metrics_on_the_host_get_the_iterations_as_first_dimension(tmp_path):
+    """So `recall_at_k` of a model without classes ranks the samples of a batch, as published."""
+
+    def model_fn(features, labels, mode):
+        def metrics(scores, wanted):
+            assert scores.shape == (1, 2)
+            return {"recall": tf.metrics.recall_at_k(wanted, scores, k=1)}
+
+        pair = (metrics, [features, tf.cast(labels, tf.int64)])
+        return IPUEstimatorSpec(mode, loss=tf.constant(0.0), eval_metrics=pair)
+
+    def inputs():
+        data = tf.data.Dataset.from_tensor_slices(([0, 0, 0, 1], [0, 1, 0, 1]))
+        return data.batch(2, drop_remainder=True)
+
+    found = IPUEstimator(model_fn, str(tmp_path)).evaluate(inputs, steps=2)
+    assert found["recall"] == 0.5
 
 
 def test_a_pipelines_first_stage_takes_its_inputs_before_the_features(tmp_path):

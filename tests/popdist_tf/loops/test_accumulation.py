@@ -66,22 +66,31 @@ def test_what_is_no_optimizer_of_tensorflow_1_is_refused():
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"gradient_accumulation_count": None}, "must be at least 1"),
+        ({"gradient_accumulation_count": None}, "must be specified"),
+        ({"gradient_accumulation_count": 0}, "must be at least 1"),
         ({"repeat_count": 0}, "must be at least 1"),
+        ({"computational_stages": [len]}, "requires at least two computational stages"),
         ({"computational_stages": []}, "needs to be a list or a tuple"),
-        ({"device_mapping": [0, 1]}, "2 mappings != 1 stages"),
+        ({"device_mapping": [0]}, "1 mappings != 2 stages"),
         ({"outfeed_loss": True}, "An optimizer_function must be provided"),
         ({"accumulate_outfeed": True}, "An outfeed_queue must be provided"),
         ({"outfeed_mask": [False]}, "An optimizer_function must be provided"),
         ({"device_mapping": 0}, "needs to be a list or a tuple"),
-        ({"forward_propagation_stages_poplar_options": []}, "length 1"),
+        ({"forward_propagation_stages_poplar_options": []}, "length 2"),
         ({"weight_update_poplar_options": {}}, "to be of type PipelineStageOptions"),
-        ({}, "no outfeed_queue has been provided"),
+        (
+            {
+                "replicated_optimizer_state_sharding": True,
+                "offload_weight_update_variables": False,
+            },
+            "the optimizer state must be offloaded",
+        ),
+        ({"inputs": [1.0]}, "no outfeed_queue has been provided"),
     ],
 )
 def test_arguments_of_a_pipeline_that_contradict_each_other(settings, text):
     given = {
-        "computational_stages": [lambda: tf.constant(1.0)],
+        "computational_stages": [lambda x: x + 1, lambda x: x * 2],
         "gradient_accumulation_count": 2,
         **settings,
     }
@@ -136,6 +145,13 @@ def test_sums_out_of_the_range_of_a_variable_reach_the_optimizer(dtype):
     # A sum in float16 would be infinite.
     expected = np.float16(1.0) + np.float16(-8 * np.float32(largest) / 1024)
     np.testing.assert_allclose(weight.numpy(), expected)
+
+
+def test_variables_are_not_set_beside_a_tape():
+    opt, tape = tf.keras.optimizers.SGD(), tf.GradientTape()
+    output = ipu.pipelining_ops.OptimizerFunctionOutput(opt, tf.constant(1.0), tape=tape)
+    with pytest.raises(PipelineError, match=r"variables must be empty when \S+tape is used"):
+        output.variables = [1]
 
 
 def test_an_unknown_argument_of_a_pipeline_is_a_type_error():

@@ -145,6 +145,20 @@ def test_shards_are_remembered_by_graphs():
         assert float(tf.constant(2.0) * 3) == 6
 
 
+def test_gradients_belong_to_the_shards_of_what_they_differentiate():
+    with tf.Graph().as_default():
+        x = tf.compat.v1.placeholder(tf.float32, [2, 2])
+        with ipu.scopes.ipu_shard(0), ipu.scopes.ipu_shard(1):
+            y = tf.matmul(x, x)
+        with ipu.scopes.ipu_shard(2):
+            (of_y,) = tf.gradients(tf.reduce_sum(y**2), [y])
+            (second,) = tf.gradients(y, [x], of_y)
+        assert ipu.sharding.get_sharding(y.op) == [1]
+        assert {tuple(ipu.sharding.get_sharding(one.op) or ()) for one in second.op.inputs} == {
+            (1,)
+        }
+
+
 def test_shards_of_a_replica_are_reduced():
     shards = [np.array([1.0, 5, 3]), np.array([4.0, 2, 6])]
     over = ipu.ops.within_replica_ops

@@ -52,6 +52,38 @@ def test_an_outfeed_can_be_read_before_and_while_it_is_filled():
     assert list(iterator) == []
 
 
+def test_an_outfeed_serves_one_graph_after_the_other():
+    queue = ipu.ipu_outfeed_queue.IPUOutfeedQueue()
+    for size in (2, 3):
+        with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+            assert not queue.enqueued
+            run = ipu.loops.repeat(2, lambda size=size: queue.enqueue([tf.ones(size)]))
+            assert queue.enqueued
+            found = queue.dequeue()
+            session.run(run)
+            assert session.run(found)[0].shape == (2, size)
+
+
+def test_an_iteration_enqueues_once():
+    """Values of two calls would stand one after the other, as if of two iterations."""
+
+    def body():
+        return queue.enqueue(tf.constant(1)), queue.enqueue(tf.constant(2))
+
+    for build in (tf.function(body), lambda: ipu.loops.repeat(2, body)):
+        queue = ipu.ipu_outfeed_queue.IPUOutfeedQueue()
+        with pytest.raises(ValueError, match="An outfeed can only be enqueued once"):
+            tf.function(build)()
+    queue = ipu.ipu_outfeed_queue.IPUOutfeedQueue()
+
+    def enqueue(value):
+        queue.enqueue(value)
+
+    for value in (1, 2):  # each builds the function
+        tf.function(enqueue)(value)
+    assert queue.dequeue().numpy().tolist() == [1, 2]
+
+
 def test_in_a_graph_the_values_are_not_known_yet():
     with tf.Graph().as_default():
         queue = ipu.ipu_outfeed_queue.IPUOutfeedQueue()

@@ -1,5 +1,7 @@
 """Loops, compiled functions and norms in graphs; expectations come from numpy and torch."""
 
+from collections import namedtuple
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -146,6 +148,9 @@ def test_a_compiled_function_keeps_nested_results():
         assert outputs["y"].tolist() == [2, 4, 6]
         assert gradient.tolist() == [2, 4, 6]
         assert variable.tolist() == [1, 2, 3]
+        spec = namedtuple("EstimatorSpec", "mode predictions")("infer", x)
+        with pytest.raises(ValueError, match="contains an EstimatorSpec"):
+            ipu.ipu_compiler.compile(lambda: [2, [], [spec]])
         with pytest.raises(ValueError, match="does not support Operation as return value"):
             ipu.ipu_compiler.compile(lambda: [tf.constant(1.0), [tf.no_op()]])
 
