@@ -259,7 +259,8 @@ class AdamIpuOptimizer(_Formula):
         learning_rate: A number or a schedule.
         beta_1: Decay of the average of gradients.
         beta_2: Decay of the average of their squares.
-        epsilon: Added to the root of the average of squares.
+        epsilon: Added to the root of the corrected average of squares, as in Algorithm 1 of the
+            paper; Keras adds it before the correction.
         amsgrad: Whether the largest average of squares so far is used.
         name: Of the optimizer.
         m_dtype: Dtype of the average of gradients; None for the variable's own.
@@ -299,13 +300,12 @@ class AdamIpuOptimizer(_Formula):
     def _change(self, one: _Step, settings: dict[str, Any]) -> Any:
         mean = one.moved("m", settings["beta_1"], one.gradient)
         squares = one.moved("v", settings["beta_2"], tf.square(one.gradient))
+        if settings["debiasing"]:
+            mean = mean / (1 - settings["beta_1"] ** one.number)
+            squares = squares / (1 - settings["beta_2"] ** one.number)
         if settings["amsgrad"]:
             squares = one.changed["vhat"] = tf.maximum(one.held("vhat"), squares)
-        factor = one.rate
-        if settings["debiasing"]:
-            roots = tf.sqrt(1 - settings["beta_2"] ** one.number)
-            factor = factor * roots / (1 - settings["beta_1"] ** one.number)
-        return factor * mean / (tf.sqrt(squares) + settings["epsilon"])
+        return one.rate * mean / (tf.sqrt(squares) + settings["epsilon"])
 
 
 class LAMBIpuOptimizer(_Formula):

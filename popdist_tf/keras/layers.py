@@ -97,7 +97,7 @@ class Embedding(tf.keras.layers.Embedding):  # type: ignore[misc]
 
 def _recurrent_settings(kwargs: dict[str, Any]) -> dict[str, Any]:
     """The arguments of Keras' recurrent layers for the published ones."""
-    for name in ("partials_dtype", "options", "options_bwd", "dropout_seed"):
+    for name in ("partials_dtype", "options", "options_bwd"):
         kwargs.pop(name, None)
     seed = kwargs.pop("seed", None)
     if seed is not None:
@@ -118,24 +118,56 @@ def _recurrent_settings(kwargs: dict[str, Any]) -> dict[str, Any]:
     return kwargs
 
 
-class LSTM(tf.keras.layers.LSTM):  # type: ignore[misc]
+class _InputDropout:
+    """A recurrent layer with one decision for all time steps and gates, as published.
+
+    Keras makes one for each step, for each gate, or for all of them, as it computes the layer.
+    """
+
+    def __init__(
+        self, units: int, dropout: float = 0.0, dropout_seed: Any = None, **kwargs: Any
+    ) -> None:
+        super().__init__(units, **_recurrent_settings(kwargs))  # type: ignore[call-arg]
+        self._dropouts = {"dropout": dropout, "dropout_seed": dropout_seed}
+        shared = (1, None, None) if kwargs.get("time_major") else (None, 1, None)
+        self._input_dropout = Dropout(dropout, shared, dropout_seed)
+
+    def call(
+        self, inputs: Any, mask: Any = None, training: Any = None, initial_state: Any = None
+    ) -> Any:
+        """The outputs of a sequence, as the layer of Keras returns them.
+
+        Args:
+            inputs: The sequence.
+            mask: Which time steps count.
+            training: Whether inputs are dropped.
+            initial_state: Of the layer.
+        """
+        inputs = self._input_dropout(inputs, training=training)
+        known = super().call  # type: ignore[misc]
+        return known(inputs, mask=mask, training=training, initial_state=initial_state)
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments that create the layer again."""
+        return {**super().get_config(), **self._dropouts}  # type: ignore[misc]
+
+
+class LSTM(_InputDropout, tf.keras.layers.LSTM):  # type: ignore[misc]
     """A long short-term memory.
 
     Args:
         units: Size of the output.
+        dropout: The part of the inputs that training sets to zero, the same for all time steps.
+        dropout_seed: Two integers, of the decisions; None for others in each program.
         **kwargs: As for the layer of Keras. ``seed`` is that of the default initializers;
-            ``partials_dtype``, ``options``, ``options_bwd`` and ``dropout_seed`` are without
-            effect on a host.
+            ``partials_dtype``, ``options`` and ``options_bwd`` are without effect on a host.
 
     Raises:
         LayerError: ``time_major`` with Keras 3.
     """
 
-    def __init__(self, units: int, **kwargs: Any) -> None:
-        super().__init__(units, **_recurrent_settings(kwargs))
 
-
-class GRU(tf.keras.layers.GRU):  # type: ignore[misc]
+class GRU(_InputDropout, tf.keras.layers.GRU):  # type: ignore[misc]
     """A gated recurrent unit, by default with the reset gate before the product, as published.
 
     Args:

@@ -395,7 +395,8 @@ class PopnnAUGRU(PopnnDynamicGRU):
         Args:
             inputs: Shape ``(time, batch, input size)``.
             seq_len: Time steps of each sequence: ``(batch,)``. Later outputs are zeros.
-            attention_score: Shape ``(batch, time)``; the update gate is multiplied by one minus it.
+            attention_score: Shape ``(time, batch)``, or ``(batch, time)`` without ``time_major``;
+                the update gate is multiplied by one minus it.
             initial_state: Shape ``(batch, num_units)``; None for zeros.
             training: Accepted as published.
             time_major: As for `PopnnDynamicGRU`.
@@ -403,8 +404,9 @@ class PopnnAUGRU(PopnnDynamicGRU):
         Returns:
             As `PopnnGRU`.
         """
-        scores = (tf.transpose(tf.cast(attention_score, self.dtype)),)
-        return self._in_order(inputs, seq_len, initial_state, training, time_major, scores)
+        scores = tf.cast(attention_score, self.dtype)
+        scores = scores if time_major else tf.transpose(scores)
+        return self._in_order(inputs, seq_len, initial_state, training, time_major, (scores,))
 
 
 def _activation(name: str) -> Callable[[Any], Any]:

@@ -172,3 +172,24 @@ def test_layers_take_the_published_arguments_in_their_order():
     assert normal.get_config()["channels_axis"] == 1
     kept = np.asarray(layers.Dropout(0.5, [])(np.ones((64, 64)), training=True)) != 0
     assert 0.3 < kept.mean() < 0.7
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+@pytest.mark.parametrize("built", [lambda f: f, tf.function], ids=["eager", "function"])
+def test_a_recurrent_layer_drops_the_same_inputs_in_all_time_steps(kind, built):
+    settings = {
+        "kernel_initializer": "ones",
+        "recurrent_initializer": "zeros",
+        "return_sequences": True,
+        **({"unit_forget_bias": False} if kind == "LSTM" else {}),
+    }
+    layer = getattr(layers, kind)(3, dropout=0.9, dropout_seed=[3, 4], **settings)
+    run = built(lambda training: layer(tf.ones([20, 4, 2]), training=training))
+    kept = np.asarray(run(training=True)) != 0
+    assert 0 < kept[:, 0].sum() < kept[:, 0].size
+    for step in range(1, 4):
+        np.testing.assert_array_equal(kept[:, step], kept[:, 0])
+    assert np.all(np.asarray(run(training=False)) != 0)
+    again = type(layer).from_config(layer.get_config())
+    assert again.get_config() == layer.get_config()
+    assert again.get_config()["dropout"] == 0.9
