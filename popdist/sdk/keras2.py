@@ -8,12 +8,17 @@ build on its methods.
 The SDK's ``keras`` was what ``keras.src`` is now: ``keras.losses`` has the names that Keras does
 not publish, such as ``LossFunctionWrapper``.
 
+``tf.random.set_seed`` seeded the initializers of layers, which Keras draws from a generator of its
+own since. Names that Keras has lost stand in `_LOST`.
+
 TensorFlow has several modules for Keras: ``tensorflow.keras`` is another one after a program has
 imported a module below it. So each is completed, also those that are imported later.
 """
 
 from __future__ import annotations
 
+import functools
+import random
 import sys
 from contextlib import suppress
 from importlib import import_module
@@ -43,8 +48,53 @@ def serve(tensorflow: ModuleType) -> None:
     for name, module in list(sys.modules.items()):
         if _is_completed(name):
             _complete(name, module)
+    for name, lost in _LOST.items():
+        with suppress(ImportError):  # Keras 3 has no such module
+            module = import_module(name)
+            vars(module).update({**lost, **vars(module)})
+    _seed_keras_too()
     if not any(getattr(finder, "call_for", None) is _call_for for finder in sys.meta_path):
         sys.meta_path.insert(0, Finder(_call_for))
+
+
+def _seed_keras_too() -> None:
+    """Lets the global seed of TensorFlow decide what initializers of Keras 2 draw."""
+    kind: Any = import_module("tensorflow.python.eager.context").Context
+    known = kind._set_global_seed  # noqa: SLF001 - no public way
+    generators = getattr(import_module("keras.src.backend"), "_SEED_GENERATOR", None)
+    if generators is None or hasattr(known, "__wrapped__"):
+        return
+
+    @functools.wraps(known)
+    def set_global_seed(self: Any, seed: Any) -> None:
+        known(self, seed)
+        generators.generator = random.Random(seed)  # noqa: S311 - no secret
+
+    kind._set_global_seed = set_global_seed  # noqa: SLF001 - no public way
+
+
+def _policies() -> Any:
+    return sys.modules["tensorflow"].keras.mixed_precision
+
+
+def _expand_1d(data: Any) -> Any:
+    """Gives tensors of one dimension a second one, as Keras' `train_step` did by itself."""
+    tf = sys.modules["tensorflow"]
+
+    def expanded(one: Any) -> Any:
+        is_row = isinstance(one, tf.Tensor) and one.shape.rank == 1
+        return tf.expand_dims(one, axis=-1) if is_row else one
+
+    return tf.nest.map_structure(expanded, data)
+
+
+_LOST: dict[str, dict[str, Any]] = {
+    "keras.src.engine.data_adapter": {"expand_1d": _expand_1d},
+    "keras.src.mixed_precision.policy": {
+        "set_policy": lambda policy: _policies().set_global_policy(policy),
+    },
+}
+"""Names of modules of Keras 2 that later versions of it do not have."""
 
 
 def _call_for(name: str) -> Callable[[str, ModuleType], None] | None:

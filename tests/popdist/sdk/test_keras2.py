@@ -48,6 +48,19 @@ assert save.load_model and keras.engine.training.Model is Model and not hasattr(
 import keras.engine
 assert not hasattr(keras.losses, "Nothing") and not hasattr(keras.engine, "Nothing")
 assert issubclass(AdamIpuOptimizer, IpuOptimizerBase)
+from keras.engine import data_adapter
+from keras.mixed_precision import policy
+row, pair = data_adapter.expand_1d((tf.ones(3), tf.ones((2, 2))))
+assert row.shape == (3, 1) and pair.shape == (2, 2)
+policy.set_policy("mixed_float16")
+assert keras.mixed_precision.global_policy().name == "mixed_float16"
+policy.set_policy("float32")
+def drawn(seed):
+    tf.random.set_seed(seed)
+    layer = tf.keras.layers.Dense(4)
+    layer.build((None, 3))
+    return layer.kernel.numpy().tolist()
+assert drawn(1) == drawn(1) != drawn(2)
 print("fine")
 """
 
