@@ -125,6 +125,11 @@ class PopdistError(Exception):
         hint: The exact fix to try.
     """
 
+    # TensorFlow's AutoGraph and Keras let errors with these marks through as they are, and wrap
+    # others in errors of their own.
+    ag_pass_through = True
+    _keras_call_info_injected = True
+
     def __init__(
         self,
         code: str,

@@ -34,6 +34,7 @@ CODES = declare(
         "PD434": "an argument of a published layer or operation is not valid",
         "PD435": "an argument of a published optimizer is not valid",
         "PD436": "nothing reduces the gradients of a model over the instances",
+        "PD437": "a data set cannot be divided over the replicas",
         "PD440": "an optimizer cannot be distributed, or not in this place",
     }
 )

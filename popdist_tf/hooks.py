@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _MARK = "_popdist_asks"
 _CHECK = "_popdist_checks_before_training"
 _CALLBACKS = "_popdist_callbacks"
+_ARGUMENTS = "_popdist_arguments"
 
 
 def before_training(name: str, check: Callable[[Any], None]) -> None:
@@ -153,6 +154,35 @@ def _with_callbacks(method: Callable[..., Any]) -> Any:
         if not (before or after):
             return method(self, *args, **kwargs)
         call.arguments["callbacks"] = [*before, *held, *after]
+        return method(*call.args, **call.kwargs)
+
+    return wrapped
+
+
+def change_arguments(method: str, name: str, change: Callable[[dict[str, Any]], None]) -> None:
+    """Makes Keras' models call a function with the arguments of a method; safe to call again.
+
+    Args:
+        method: Such as ``fit``.
+        name: A later function of the same name replaces an earlier one.
+        change: Called with the arguments by name, which it may change.
+    """
+    owner = _owner(method)
+    changes = f"{_ARGUMENTS}_{method}"
+    if not hasattr(owner, changes):
+        setattr(owner, method, _changed(getattr(owner, method), changes))
+        setattr(owner, changes, {})
+    getattr(owner, changes)[name] = change
+
+
+def _changed(method: Callable[..., Any], changes: str) -> Any:
+    signature = inspect.signature(method)
+
+    @functools.wraps(method)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        call = signature.bind(self, *args, **kwargs)
+        for change in getattr(self, changes).values():
+            change(call.arguments)
         return method(*call.args, **call.kwargs)
 
     return wrapped

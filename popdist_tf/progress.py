@@ -1,4 +1,7 @@
-"""Tells poprun how far a Keras or Estimator training is: its status line and ``--json`` show it."""
+"""Tells poprun how far a Keras or Estimator training is: its status line and ``--json`` show it.
+
+Keras' own progress bar is that of instance 0.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ import tensorflow.compat.v2 as tf
 
 from popdist.metrics import note_step
 from popdist.program_status import is_watched
-from popdist_tf.hooks import add_callbacks
+from popdist_tf.collectives.instances import place_in_job
+from popdist_tf.hooks import add_callbacks, change_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,6 +22,14 @@ def report_fits() -> None:
     """Makes every ``fit`` of a Keras model report its steps to poprun; safe to call again."""
     if is_watched():
         add_callbacks("progress", lambda _model, _fit: ([], [_Epochs()]))
+    for method in ("fit", "evaluate", "predict"):
+        change_arguments(method, "progress", _without_bar)
+
+
+def _without_bar(arguments: dict[str, Any]) -> None:
+    """Leaves the bar to instance 0, unless the program asks for one by a number."""
+    if arguments.get("verbose", "auto") == "auto" and place_in_job()[1]:
+        arguments["verbose"] = 0
 
 
 def reporting_hooks(iterations: int) -> Sequence[Any]:

@@ -225,6 +225,17 @@ REMEDIES = {
         ),
         "Remove the argument. It is for loops with an optimizer that reduces gradients itself.",
     ),
+    "PD437": (
+        (
+            "`popdist_tf.shard` gives each replica its rows of each global batch. A batch has a "
+            "number of rows that the replicas do not divide, or the data set is shuffled without "
+            "a seed, so that the rows of the instances would overlap."
+        ),
+        (
+            "Use `batch(rows, drop_remainder=True)` with a multiple of the replicas, and "
+            "`shuffle(size, seed=0)` or `tf.random.set_seed`."
+        ),
+    ),
     "PD440": (
         (
             "The argument of `DistributedOptimizer` is not a Keras optimizer, or is wrapped "

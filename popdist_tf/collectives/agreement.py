@@ -41,6 +41,7 @@ class Rows(Protocol):
 
 
 _NAMED = 5
+_LONGEST = 4096  # bytes of a text
 STATEMENT = "statement"
 DIVERGENCE_HINT = (
     "broadcast values that one instance alone has loaded or set "
@@ -151,6 +152,19 @@ def differing(collectives: HostCollectives, facts: Mapping[str, str]) -> list[Di
             return [bytes(one) for one in collectives.allgather(row).numpy()]
 
     return disagreements(facts, gather)
+
+
+def text_of_root(collectives: HostCollectives, text: str) -> str:
+    """The text of the first rank, on every rank; every rank must call it.
+
+    Args:
+        collectives: The job's collectives.
+        text: This rank's, of at most 4,096 bytes.
+    """
+    letters = np.frombuffer(text.encode().ljust(_LONGEST, b"\0"), dtype=np.uint8)
+    with tf.init_scope(), context.eager_mode():
+        received = collectives.broadcast(tf.constant(letters)).numpy()
+    return bytes(received).rstrip(b"\0").decode()
 
 
 def digest(value: Any) -> Any:

@@ -16,7 +16,7 @@ import numpy as np
 import tensorflow.compat.v2 as tf
 from tensorflow.python.eager import context
 
-from popdist_tf.collectives.agreement import agree
+from popdist_tf.collectives.agreement import agree, text_of_root
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -219,20 +219,13 @@ def reduces_when_read(variable: Any) -> bool:
 # One folder for all ranks, where the user names none.
 
 
-_LONGEST = 4096
-
-
 def shared_model_dir(collectives: HostCollectives) -> str:
     """A new temporary folder, the same path on every rank; every rank must call it.
 
     TensorFlow would make a folder for each rank, and a second training would then start from
     different steps.
     """
-    path = tempfile.mkdtemp() if collectives.rank == 0 else ""
-    letters = np.frombuffer(path.encode().ljust(_LONGEST, b"\0"), dtype=np.uint8)
-    with tf.init_scope(), context.eager_mode():
-        received = collectives.broadcast(tf.constant(letters)).numpy()
-    path = bytes(received).rstrip(b"\0").decode()
+    path = text_of_root(collectives, tempfile.mkdtemp() if collectives.rank == 0 else "")
     Path(path).mkdir(parents=True, exist_ok=True)
     return path
 

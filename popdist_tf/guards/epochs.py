@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import tensorflow.compat.v2 as tf
 
 from popdist_tf.checks.parts import counts_rows_alike, probe_parts
-from popdist_tf.collectives.agreement import agree, agree_on_weights, compared
+from popdist_tf.collectives.agreement import agree, agree_on_weights, compared, text_of_root
 from popdist_tf.errors import AgreementError
 from popdist_tf.guards.adapted import compare_layers, note_adapted
 from popdist_tf.guards.equal_data import compare_arrays
@@ -89,12 +89,22 @@ def _warn_of_rows(collectives: HostCollectives, model: Any, found: Sequence[Disa
         warn_of_sizes(found[0].says)
 
 
+def _share_backups(collectives: HostCollectives | None, callbacks: Sequence[Any]) -> None:
+    """Lets all instances resume from the first one's backup, which alone is written (Keras 2)."""
+    if collectives is None or keras_is_3():
+        return
+    for one in callbacks:
+        if isinstance(one, tf.keras.callbacks.BackupAndRestore):
+            one.backup_dir = text_of_root(collectives, one.backup_dir)
+
+
 def _callbacks(model: Any, fit: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
     reduction = reduction_of(model)
     strategy = strategy_of(model)
     extended = getattr(strategy, "extended", None)
     if hasattr(extended, "guard"):
         support_backups(fit["callbacks"], strategy)
+        _share_backups(_collectives_of(model), fit["callbacks"])
     held = reduction or extended
     asks = any(map(_acts_between_steps, fit["callbacks"]))
     collectives: HostCollectives | None = getattr(held, "collectives", None)

@@ -1,6 +1,7 @@
 """Callbacks for Keras programs whose instances each hold their own model.
 
-They broadcast the first state, compare weights, and make metrics those of all instances.
+They broadcast the first state, compare weights, and make metrics those of all instances. Those that
+change the learning rate stand in `popdist_tf.keras.learning_rates`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ import tensorflow.compat.v2 as tf
 from popdist_tf.collectives.agreement import agree, agree_on_weights
 from popdist_tf.collectives.instances import job_collectives
 from popdist_tf.guards.optimizers import optimizers_of
+from popdist_tf.keras.learning_rates import (
+    LearningRateScheduleCallback,
+    LearningRateWarmupCallback,
+)
 from popdist_tf.versions import (
     build_optimizer,
     describe,
@@ -24,6 +29,13 @@ from popdist_tf.versions import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+__all__ = [
+    "BroadcastGlobalVariablesCallback",
+    "LearningRateScheduleCallback",
+    "LearningRateWarmupCallback",
+    "MetricAverageCallback",
+]
 
 
 # Broadcast and comparison of variables.
