@@ -126,7 +126,7 @@ def _callbacks(model: Any, fit: Mapping[str, Any]) -> tuple[list[Any], list[Any]
     sizes = SameSizes(collectives, fit, _warn_of_rows)
     before: list[Any] = [_SameSteps(collectives, steps, data), sizes]
     if reduction is not None:
-        before.append(SynchronizeState(collectives))
+        before.append(SynchronizeState(collectives, fit["callbacks"]))
     if keras_is_3() and collectives.rank:
         _keep_backups_apart(fit["callbacks"], collectives.rank)
     if keras_is_3() and reduction is None and collectives.rank:

@@ -2,7 +2,8 @@
 
 Each instance computes moving averages from its own rows. Under `popdist_tf.keras` no
 strategy combines them, and a file would depend on the instance that writes it. So they are
-averaged over the instances after each epoch, before callbacks of the program write anything.
+averaged over the instances after each epoch, and after the steps in which a callback of Keras
+saves, before callbacks of the program write anything.
 """
 
 from __future__ import annotations
@@ -39,13 +40,36 @@ def synchronize_state(model: Any) -> None:
 class SynchronizeState(tf.keras.callbacks.Callback):  # type: ignore[misc]
     """Synchronizes after each epoch and at the end of the training; before callbacks that save.
 
+    It also does so after steps in which a callback of Keras saves (``save_freq``) on any instance.
+
     Args:
         collectives: The job's collectives.
+        callbacks: Those of the program on this instance.
     """
 
-    def __init__(self, collectives: HostCollectives) -> None:
+    _supports_tf_logs = True  # else Keras copies the logs to the host in every step
+
+    def __init__(self, collectives: HostCollectives, callbacks: Iterable[Any] = ()) -> None:
         super().__init__()
         self._collectives = collectives
+        own = {getattr(one, "save_freq", None) for one in callbacks}
+        steps = np.array(sorted(one for one in own if type(one) is int), np.int64)
+        found = steps if collectives.horovod is None else collectives.allgather(tf.constant(steps))
+        self._seen = dict.fromkeys(np.unique(found).tolist(), 0)  # batches since the last save
+        self._last = -1
+
+    def _implements_train_batch_hooks(self) -> bool:
+        return bool(self._seen)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Synchronizes where some instance saves, counting batches as Keras does."""
+        more = batch - self._last if batch > self._last else batch + 1
+        self._last = batch
+        self._seen = {every: seen + more for every, seen in self._seen.items()}
+        due = [every for every, seen in self._seen.items() if seen >= every]
+        self._seen.update(dict.fromkeys(due, 0))
+        if due:
+            self.on_epoch_end(0, logs)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Synchronizes all but random numbers."""

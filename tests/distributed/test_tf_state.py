@@ -552,7 +552,7 @@ def test_callbacks_of_all_instances_write_to_one_place(tmp_path):
     assert not list(tmp_path.rglob("*temp*"))
 
 
-def untrained(kind):
+def untrained(kind, folder=None):
     """The untrained state of a model at each epoch, and slots at the end, of one rank."""
     import numpy as np
     import tensorflow as tf
@@ -572,6 +572,14 @@ def untrained(kind):
     )
     data = tf.data.Dataset.from_tensor_slices((rows, rows.sum(axis=-1)))
     callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), save]
+    if folder:
+        save.on_train_batch_end = lambda *_: saved.append(float(model.layers[0].moving_mean[0]))
+        if hvd.rank() == 0:
+            path = f"{folder}/{{epoch}}-{{batch}}.weights.h5"
+            checkpoint = tf.keras.callbacks.ModelCheckpoint(
+                path, save_weights_only=True, save_freq=3
+            )
+            callbacks.append(checkpoint)
     model.fit(data, epochs=2, verbose=0, callbacks=callbacks)
     held = model.optimizer.variables
     slots = [np.asarray(one).tolist() for one in (held() if callable(held) else held)]
@@ -602,3 +610,25 @@ def test_untrained_state_is_the_mean_over_the_ranks_where_it_is_saved(kind):
             own.append(mean)
         expected = np.mean(own, axis=0)
     np.testing.assert_allclose(first["mean"], expected, rtol=1e-5)
+
+
+def test_state_is_equal_in_the_steps_in_which_one_rank_saves(tmp_path):
+    """Every third batch: the third of the first epoch, and the second of the next."""
+    first, second = run_job(untrained, kind="new", folder=str(tmp_path), timeout=300)
+    assert len(list(tmp_path.iterdir())) == 2
+    assert first["mean"] == second["mean"]
+    own = np.zeros((2, 3))
+    # What each rank has after a batch, and the weights that are noted after an epoch.
+    expected = [[], []]
+    for synchronized in (2, 1):
+        for number in range(4):
+            batches = batches_of_ranks()[:, number].astype(np.float64)
+            own = 0.5 * own + 0.5 * batches.mean(axis=1)
+            if number == synchronized:
+                own[:] = own.mean(axis=0)
+            for rank in range(2):
+                expected[rank].append(own[rank, 0])
+        own[:] = own.mean(axis=0)
+    for answer, values in zip((first, second), expected, strict=True):
+        found = [one for one in answer["saved"] if isinstance(one, float)]
+        np.testing.assert_allclose(found, values, rtol=1e-5)
