@@ -21,7 +21,12 @@ from popdist_tf.loops.accumulation import (
     GradientAccumulator,
     accumulate,
 )
-from popdist_tf.loops.pipelining import call_stage, check_published
+from popdist_tf.loops.pipelining import (
+    asked_update,
+    call_stage,
+    check_published,
+    require_list_of_stages,
+)
 from popdist_tf.program_code import program_code
 from popdist_tf.replica_state import ReplicaState
 
@@ -87,6 +92,7 @@ class IPUPipelineEstimatorSpec(_Fields):
         **pipeline_op_kwargs: Any,
     ) -> IPUPipelineEstimatorSpec:
         """Checks what the mode needs."""
+        require_list_of_stages(computational_stages)
         used = {"gradient_accumulation_dtype", "inputs", "pipeline_schedule", "name"}
         check_published({k: v for k, v in pipeline_op_kwargs.items() if k not in used})
         needed: dict[str, dict[str, Any]] = {
@@ -256,7 +262,7 @@ def _built(spec: IPUPipelineEstimatorSpec, features: Any, labels: Any, config: A
             spec.mode, loss=loss, eval_metric_ops=metrics, evaluation_hooks=spec.evaluation_hooks
         )
     count: Any = spec.gradient_accumulation_count
-    asked = call_stage(program_code(spec.optimizer_function, by_default=is_rewritten), results)
+    asked = asked_update(program_code(spec.optimizer_function, by_default=is_rewritten), results)
     done = ReplicaState(lambda: tf.constant(0, tf.int64), "pipeline_micro_batches")
     dtype = spec.pipeline_op_kwargs.get("gradient_accumulation_dtype")
     accumulator = GradientAccumulator(count, spec.reduction_method, dtype)

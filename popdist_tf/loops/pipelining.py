@@ -290,6 +290,7 @@ def pipeline(
     if published.pop("continuous_weight_updates", False):
         raise NotImplementedError("Continuous weight updates are currently not supported.")
     check_published(published)
+    require_list_of_stages(computational_stages)
     stages = [
         _parallel(stage) if isinstance(stage, (list, tuple)) else stage
         for stage in computational_stages
@@ -322,7 +323,7 @@ def pipeline(
         operations = [one for one in _listed(results) if isinstance(one, tf.Operation)]
         out: Any = results
         if optimizer_function is not None:
-            asked = call_stage(optimizer_function, results)
+            asked = asked_update(optimizer_function, results)
             accumulator = GradientAccumulator(count, reduction_method, gradient_accumulation_dtype)
             operations.append(accumulate(accumulator, asked.gradients(), index, asked.apply))
             out = asked.loss if outfeed_loss else results
@@ -540,6 +541,35 @@ def _for_outfeed(results: Any, mask: Sequence[bool] | None, *, is_listed: bool) 
             f"elements {len(mask)} - these need to match in size.",
         )
     return [value for value, is_kept in zip(values, mask, strict=True) if not is_kept]
+
+
+def asked_update(optimizer_function: Callable[..., Any], results: Any) -> OptimizerFunctionOutput:
+    """What an ``optimizer_function`` returns for the results of the last stage.
+
+    Raises:
+        PipelineTypeError: It is not an `OptimizerFunctionOutput`.
+    """
+    asked = call_stage(optimizer_function, results)
+    if not isinstance(asked, OptimizerFunctionOutput):
+        raise PipelineTypeError(
+            "PD424",
+            "optimizer_function must return an OptimizerFunctionOutput.",
+            value=asked,
+            hint="return pipelining_ops.OptimizerFunctionOutput(optimizer, loss)",
+        )
+    return asked
+
+
+def require_list_of_stages(stages: Any) -> None:
+    """Refuses stages that are not in a list.
+
+    Raises:
+        PipelineTypeError: They are not.
+    """
+    if not isinstance(stages, (list, tuple)):
+        raise PipelineTypeError(
+            "PD424", "computational_stages argument needs to be a list or a tuple.", value=stages
+        )
 
 
 def call_stage(function: Callable[..., Any], results: Any) -> Any:

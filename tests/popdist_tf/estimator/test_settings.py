@@ -240,6 +240,8 @@ def staged(**spec):
             "must not have `features` or `labels`",
         ),
         (lambda mode: mode, 1, TypeError, "must return `IPUPipelineEstimatorSpec`"),
+        (staged(computational_stages=5), 1, TypeError, "needs to be a list or a tuple"),
+        (staged(optimizer_function=lambda x: x), 1, TypeError, "must return an OptimizerFunc"),
         (staged(computational_stages=[]), 2, ValueError, "requires 0 devices, .* set to 2"),
         (staged(device_mapping=[0, 0]), 2, ValueError, "requires 1 devices, .* set to 2"),
         (staged(device_mapping=[0]), 1, ValueError, "2 stages, device_mapping="),

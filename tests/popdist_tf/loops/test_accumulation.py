@@ -69,6 +69,7 @@ def test_what_is_no_optimizer_of_tensorflow_1_is_refused():
         ({"gradient_accumulation_count": None}, "must be specified"),
         ({"gradient_accumulation_count": 0}, "must be at least 1"),
         ({"repeat_count": 0}, "must be at least 1"),
+        ({"computational_stages": 5}, "needs to be a list or a tuple"),
         ({"computational_stages": [len]}, "requires at least two computational stages"),
         ({"computational_stages": []}, "needs to be a list or a tuple"),
         ({"device_mapping": [0]}, "1 mappings != 2 stages"),
