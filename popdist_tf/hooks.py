@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v2 as tf
 from tensorflow.python.eager import def_function
 
+from popdist_tf.errors import AgreementError, StrategyError
 from popdist_tf.versions import (
     LOSSES,
     NODES,
@@ -24,6 +26,8 @@ from popdist_tf.versions import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from popdist.errors import PopdistError
 
 _MARK = "_popdist_asks"
 _CHECK = "_popdist_checks_before_training"
@@ -162,6 +166,8 @@ def _with_callbacks(method: Callable[..., Any]) -> Any:
 def change_arguments(method: str, name: str, change: Callable[[dict[str, Any]], None]) -> None:
     """Makes Keras' models call a function with the arguments of a method; safe to call again.
 
+    Errors of ours with which a graph fails leave the method as they are.
+
     Args:
         method: Such as ``fit``.
         name: A later function of the same name replaces an earlier one.
@@ -183,9 +189,24 @@ def _changed(method: Callable[..., Any], changes: str) -> Any:
         call = signature.bind(self, *args, **kwargs)
         for change in getattr(self, changes).values():
             change(call.arguments)
-        return method(*call.args, **call.kwargs)
+        try:
+            return method(*call.args, **call.kwargs)
+        except tf.errors.OpError as error:
+            own = _own_error(error)
+            if own is None:
+                raise
+            raise own from None
 
     return wrapped
+
+
+def _own_error(error: Any) -> PopdistError | None:
+    """The error of ours that a running graph has failed with; None for TensorFlow's own."""
+    found = re.search(r"\[(PD\d{3})\] (.*?)\s*(\n\t \[\[|\Z)", error.message, re.DOTALL)
+    if found is None:
+        return None
+    kind = AgreementError if found[1] == "PD007" else StrategyError
+    return kind(found[1], found[2])
 
 
 def extend_models(methods: dict[str, Any]) -> None:

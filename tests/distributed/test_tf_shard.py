@@ -169,6 +169,34 @@ def test_a_backup_in_one_folder_or_one_for_each_instance_is_resumed(tmp_path, fo
     assert Path(saved).is_dir()
 
 
+def failing(read):
+    import tensorflow as tf
+
+    import popdist_tf
+    from popdist_tf.ipu.distributed import popdist_strategy
+
+    class Refusing(tf.keras.layers.Dense):
+        def call(self, inputs):
+            popdist_tf.shard(tf.data.Dataset.range(9).batch(9, drop_remainder=True))
+            return super().call(inputs)
+
+    layer = Refusing(1) if read == "layer" else tf.keras.layers.Dense(1)
+    with popdist_strategy.PopDistStrategy().scope():
+        made = tf.keras.Sequential([layer])
+        made.compile("sgd", "mse")
+    if read == "layer":  # in a function, and a layer of Keras
+        return {"error": error_of(made.fit, X, Y, verbose=0)}
+    data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(7)  # and a rest of 5
+    return {"error": error_of(made.fit, popdist_tf.shard(data), verbose=0)}
+
+
+@pytest.mark.parametrize("read", ["data", "layer"])
+def test_errors_arrive_as_themselves(read):
+    for answer in run_job(failing, read=read):
+        assert answer["error"].startswith("StrategyError: [PD437] "), answer["error"]
+        assert "Graph execution error" not in answer["error"]
+
+
 def shown():
     import contextlib
     import io
