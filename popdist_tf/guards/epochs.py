@@ -95,6 +95,7 @@ def _share_backups(collectives: HostCollectives | None, callbacks: Sequence[Any]
         return
     for one in callbacks:
         if isinstance(one, tf.keras.callbacks.BackupAndRestore):
+            agree(collectives, "a training with BackupAndRestore")
             one.backup_dir = text_of_root(collectives, one.backup_dir)
 
 

@@ -54,7 +54,10 @@ class SynchronizeState(tf.keras.callbacks.Callback):  # type: ignore[misc]
         self._collectives = collectives
         own = {getattr(one, "save_freq", None) for one in callbacks}
         steps = np.array(sorted(one for one in own if type(one) is int), np.int64)
-        found = steps if collectives.horovod is None else collectives.allgather(tf.constant(steps))
+        found = steps
+        if collectives.horovod is not None:
+            agree(collectives, "a training of a model")
+            found = collectives.allgather(tf.constant(steps))
         self._seen = dict.fromkeys(np.unique(found).tolist(), 0)  # batches since the last save
         self._last = -1
 
