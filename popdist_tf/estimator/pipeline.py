@@ -14,7 +14,7 @@ import tensorflow.compat.v2 as tf
 
 from popdist_tf.errors import EstimatorKeyError, EstimatorTypeError, EstimatorValueError
 from popdist_tf.estimator.estimator import IPUEstimator, accepts, check_replicas
-from popdist_tf.estimator.spec import IPUEstimatorSpec, as_outfed
+from popdist_tf.estimator.spec import IPUEstimatorSpec
 from popdist_tf.estimator_api import estimator_api
 from popdist_tf.loops.accumulation import (
     GradientAccumulationReductionMethod,
@@ -243,7 +243,7 @@ def _built(spec: IPUPipelineEstimatorSpec, features: Any, labels: Any, config: A
             spec.mode, predictions=predictions, prediction_hooks=spec.prediction_hooks
         )
     if spec.mode == _MODES.EVAL:
-        metrics = call_stage(spec.eval_metrics_fn, as_outfed(results))
+        metrics = call_stage(spec.eval_metrics_fn, results)
         if not isinstance(metrics, dict):
             raise EstimatorTypeError(
                 "PD422",

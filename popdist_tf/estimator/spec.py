@@ -33,8 +33,7 @@ class IPUEstimatorSpec(_Fields):
         loss: A scalar; needed to train and to evaluate.
         train_op: What trains; with ``host_call``, what has to run before it.
         eval_metric_ops: Metrics by name, as `tf.compat.v1.metrics` makes them.
-        eval_metrics: A function and its tensors; the function returns ``eval_metric_ops``. It gets
-            the tensors with the iterations of a loop, here 1, as a further first dimension.
+        eval_metrics: A function and its tensors; the function returns ``eval_metric_ops``.
         host_call: A function and its tensors, run on the host in each training step. It returns
             the operation that trains: usually ``optimizer.apply_gradients``, with the gradients as
             its tensors.
@@ -155,17 +154,7 @@ def _metrics(spec: IPUEstimatorSpec) -> Any:
         return spec.eval_metric_ops
     function, tensors = program_code(spec.eval_metrics[0]), spec.eval_metrics[1]
     with tf.device("CPU:0"):
-        tensors = as_outfed(tensors)
         return function(**tensors) if isinstance(tensors, dict) else function(*tensors)
-
-
-def as_outfed(tensors: Any) -> Any:
-    """Tensors of one iteration as the host gets them of a loop: iterations are a first dimension.
-
-    Args:
-        tensors: A structure of them.
-    """
-    return tf.nest.map_structure(lambda one: tf.expand_dims(one, 0), tensors)
 
 
 def _required(spec: IPUEstimatorSpec, name: str) -> Any:

@@ -300,25 +300,6 @@ def test_an_evaluation_counts_its_batches_in_the_global_step(tmp_path):
         assert (found["mean_step"], found["global_step"]) == (mean, 2)
 
 
-def test_metrics_on_the_host_get_the_iterations_as_first_dimension(tmp_path):
-    """So `recall_at_k` of a model without classes ranks the samples of a batch, as published."""
-
-    def model_fn(features, labels, mode):
-        def metrics(scores, wanted):
-            assert scores.shape == (1, 2)
-            return {"recall": tf.metrics.recall_at_k(wanted, scores, k=1)}
-
-        pair = (metrics, [features, tf.cast(labels, tf.int64)])
-        return IPUEstimatorSpec(mode, loss=tf.constant(0.0), eval_metrics=pair)
-
-    def inputs():
-        data = tf.data.Dataset.from_tensor_slices(([0, 0, 0, 1], [0, 1, 0, 1]))
-        return data.batch(2, drop_remainder=True)
-
-    found = IPUEstimator(model_fn, str(tmp_path)).evaluate(inputs, steps=2)
-    assert found["recall"] == 0.5
-
-
 def test_a_pipelines_first_stage_takes_its_inputs_before_the_features(tmp_path):
     def model_fn(mode):
         return IPUPipelineEstimatorSpec(
