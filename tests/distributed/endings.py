@@ -130,6 +130,11 @@ class Job:
         os.close(self._terminal)
         self._terminal = None
 
+    def stop_reading(self):
+        """Closes the reading end of poprun's output."""
+        self.process.stdout.close()
+        self.process.stdout = None
+
     def clean_up(self):
         """Leaves nothing behind, whatever the test found."""
         for pid in [self.process.pid, *self.alive()]:

@@ -36,6 +36,12 @@ print("ready", flush=True)
 time.sleep(0.5)
 bytearray(1 << 30)
 """
+TALKING = """
+import itertools, time
+print("ready", flush=True)
+time.sleep(2)
+for step in itertools.count(): print("step", step, flush=True); time.sleep(0.01)
+"""
 LOUD = """
 import time
 print("ready", flush=True)
@@ -139,6 +145,15 @@ def orted(job):
     return parent_of(job.front(1))
 
 
+def keeper(job):
+    """The process between poprun and mpirun in a job on several hosts."""
+    return parent_of(job.mpirun)
+
+
+def interrupt(job):
+    job.process.send_signal(signal.SIGINT)
+
+
 def twice(job):
     """A second interrupt does not wait for the programs' patience."""
     job.process.send_signal(signal.SIGINT)
@@ -153,6 +168,8 @@ def jump(job):
 
 
 PATIENCE = ("--grace-period=1",)
+QUICK = {"hosts": (2,), "options": ("--host-timeout=2", *PATIENCE)}
+UNHEARD = "has not been heard of for 2 s, so the job ends"
 STAYS = {"program": STUBBORN, "words": ("ignore",), "options": PATIENCE}
 
 FAULTS = [
@@ -163,6 +180,17 @@ FAULTS = [
     Fault("instance", "crashes", 139, "SIGSEGV", send(signal.SIGSEGV, program)),
     Fault("instance", "stopped, then an interrupt", 130, "SIGINT",
           stop_and(program, send(signal.SIGINT, poprun))),
+    Fault("instance", "SIGABRT", 134, "SIGABRT", send(signal.SIGABRT, program)),
+    Fault("instance", "SIGTERM", 143, "after a signal that asked it to end",
+          send(signal.SIGTERM, program)),
+    Fault("instance", "all are killed at once", 137, "was killed by signal 9 (SIGKILL)",
+          kill(program, lambda job: job.program(0))),
+    Fault("instance", "stopped, with --timeout", 124, "as --timeout asks",
+          send(signal.SIGSTOP, program), options=("--timeout=3", *PATIENCE)),
+    Fault("instance", "stopped, with --stall-timeout", 124, "which is stopped (as by SIGSTOP)",
+          send(signal.SIGSTOP, program), options=("--stall-timeout=1", *PATIENCE)),
+    Fault("instance", "ignores signals, with --timeout", 124, "as --timeout asks", program=STUBBORN,
+          words=("ignore",), options=("--timeout=2", *PATIENCE)),
     Fault("guard", "killed", 137, "guard", kill(guard)),
     Fault("guard", "killed with its front", 137, "guard", kill(front, guard), grace=4),
     Fault("guard", "its front is killed", 137, "guard", kill(front)),
@@ -171,7 +199,17 @@ FAULTS = [
           stop_and(guard, send(signal.SIGTERM, poprun)), hosts=(1,), options=PATIENCE),
     Fault("guard", "stopped, then poprun is killed", -9, "", stop_and(guard, kill(poprun)),
           hosts=(1,), grace=4),
-    Fault("orted", "killed", 1, "was lost, with instance", kill(orted), hosts=(2,), grace=4),
+    Fault("guard", "stopped", 1, UNHEARD, send(signal.SIGSTOP, guard), grace=6, **QUICK),
+    Fault("guard", "its front is stopped, then SIGTERM for poprun", 143, "SIGTERM",
+          stop_and(front, send(signal.SIGTERM, poprun)), options=PATIENCE, grace=6),
+    Fault("orted", "killed", 1, "poprun: ", kill(orted), hosts=(2,), grace=4),
+    Fault("orted", "SIGTERM", 1, "poprun: ", send(signal.SIGTERM, orted), grace=4, **QUICK),
+    Fault("orted", "stopped", 1, UNHEARD, send(signal.SIGSTOP, orted), grace=6, **QUICK),
+    Fault("mpirun", "SIGTERM", 143, "", send(signal.SIGTERM, mpirun), grace=4),
+    Fault("mpirun", "stopped", 1, UNHEARD, send(signal.SIGSTOP, mpirun), grace=6, **QUICK),
+    Fault("mpirun", "stopped, then an interrupt", 130, "SIGINT", stop_and(mpirun, interrupt),
+          options=PATIENCE, grace=6),
+    Fault("mpirun", "its keeper is killed", 137, "", kill(keeper), hosts=(2,), grace=4),
     Fault("mpirun", "killed", 137, "mpirun was killed by signal 9", kill(mpirun), grace=4),
     Fault("mpirun", "killed; programs ignore signals", 137, "mpirun was killed by signal 9",
           kill(mpirun), grace=4, **STAYS),
@@ -181,6 +219,9 @@ FAULTS = [
     Fault("poprun", "killed with its guard", -9, "", kill(poprun, guard), hosts=(1,), grace=4),
     Fault("poprun", "killed with its guard while it starts", -9, "",
           kill(poprun, lambda job: job.guard), hosts=(1,), early=True, grace=4),
+    Fault("poprun", "killed with mpirun", -9, "", kill(poprun, mpirun), grace=6),
+    Fault("poprun", "SIGQUIT", -3, "", send(signal.SIGQUIT, poprun), grace=6),
+    Fault("poprun", "SIGHUP", 129, "SIGHUP", send(signal.SIGHUP, poprun)),
     Fault("poprun", "Ctrl-C", 130, "SIGINT", send(signal.SIGINT, poprun)),
     Fault("poprun", "Ctrl-C; programs ignore signals", 130, "did not end when asked to",
           send(signal.SIGINT, poprun), **STAYS),
@@ -191,6 +232,18 @@ FAULTS = [
           options=("--host-timeout=2",), grace=4),
     Fault("link", "is cut", 1, "has not been heard of", lambda job: job.hosts.cut(1), hosts=(2,),
           options=("--host-timeout=2",), grace=12),
+    Fault("link", "loses all to the host", 1, UNHEARD, lambda job: job.hosts.cut_to(1), grace=12,
+          **QUICK),
+    Fault("link", "loses all from the host", 1, UNHEARD, lambda job: job.hosts.cut_from(1),
+          grace=12, **QUICK),
+    Fault("reader", "goes away", 141, "SIGPIPE", lambda job: job.stop_reading(),
+          program=TALKING),
+    Fault("disk", "full for temporary files", 2, "[PD109]", hosts=(1,), early=True,
+          before="mount -t tmpfs -o size=4k tmpfs {folder}"),
+    Fault("disk", "without inodes for temporary files", 2, "[PD109]", hosts=(1,), early=True,
+          before="mount -t tmpfs -o nr_inodes=2 tmpfs {folder}"),
+    Fault("disk", "read-only for temporary files", 2, "[PD109]", hosts=(1,), early=True,
+          before="mount -t tmpfs -o ro tmpfs {folder}"),
     Fault("disk", "full for the logs", 0, "the output that is kept ends here: [Errno 28]",
           program=LOUD, options=("--log-dir={folder}/logs",),
           before="mkdir {folder}/logs && mount -t tmpfs -o size=64k tmpfs {folder}/logs"),

@@ -122,6 +122,18 @@ class Hosts:
         """Cuts a host's link; nothing more comes or goes, and nobody is told."""
         run("ip", "link", "set", self._outer[index], "down")
 
+    def cut_to(self, index):
+        """Loses all that is sent to a host, whose own words still arrive."""
+        self._lead_astray(self.addresses[index], self._bridge)
+
+    def cut_from(self, index):
+        """Loses all that a host sends, which still hears all."""
+        self._lead_astray(f"{self.network}.1", "eth0", self._inside(index))
+
+    def _lead_astray(self, address, device, inside=()):
+        nobody = ("lladdr", "02:00:00:00:00:01", "nud", "permanent")
+        run(*inside, "ip", "neigh", "replace", address, "dev", device, *nobody)
+
     def mend(self, index):
         """Mends a host's link."""
         run("ip", "link", "set", self._outer[index], "up")

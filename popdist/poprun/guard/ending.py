@@ -21,7 +21,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-_DRAIN_SECONDS = 2.0  # less than the launcher grants mpirun
+DRAIN_SECONDS = 2.0
+"""Less than the launcher grants mpirun."""
+
 _LOOK_SECONDS = 0.5  # between looks whether the guard may leave
 _MPIRUNS_LAST_WORD = 1.2
 _SIGKILL = 9
@@ -33,7 +35,9 @@ _HEX = frozenset("0123456789abcdef")
 _SESSION = "PMIX_SERVER_TMPDIR"
 
 
-def drain(wake: int, above: list[int | None], grace: float, may_leave: Callable[[], bool]) -> None:
+def drain(
+    wake: int, above: list[int | None], patience: float, may_leave: Callable[[], bool]
+) -> None:
     """Waits until the launcher has every report, a process above has ended, or time is over.
 
     mpirun discards unsent output when its last program has ended, and grants the other programs at
@@ -44,7 +48,7 @@ def drain(wake: int, above: list[int | None], grace: float, may_leave: Callable[
     for fd in (wake, *above):
         if fd is not None:
             poll.register(fd, select.POLLIN)
-    until = monotonic() + grace + _DRAIN_SECONDS
+    until = monotonic() + patience
     while not may_leave() and monotonic() < until:
         events = [fd for fd, _ in poll.poll(_LOOK_SECONDS * 1000)]
         if wake in events:
@@ -55,6 +59,16 @@ def drain(wake: int, above: list[int | None], grace: float, may_leave: Callable[
 
 def remove_after(mpirun: int, folder: str) -> None:
     """Starts a process that waits for mpirun's end and removes a killed launcher's folder."""
+
+    def work() -> None:
+        _see_out(mpirun)
+        remove_own(folder)
+
+    _detach(work)
+
+
+def _detach(work: Callable[[], None]) -> None:
+    """Works in a process of its own that outlives this one, and for which nobody waits."""
     if os.fork():
         return
     try:
@@ -63,8 +77,7 @@ def remove_after(mpirun: int, folder: str) -> None:
         for fd in (0, 1, 2):  # mpirun would wait for their end
             os.dup2(nothing, fd)
         os.closerange(3, 256)
-        _see_out(mpirun)
-        remove_own(folder)
+        work()
     finally:
         os._exit(0)
 
@@ -85,7 +98,7 @@ def stand_by(folder: str, mpirun: int) -> None:
         import fcntl
 
         fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX)
-        kill_marked(f"{JOB}={os.path.basename(folder)}", _DRAIN_SECONDS)
+        kill_marked(f"{JOB}={os.path.basename(folder)}", DRAIN_SECONDS)
         _see_out(mpirun)
         remove_own(folder)
     finally:
@@ -147,15 +160,28 @@ def _unlink(path: str) -> None:
         pass
 
 
-def see_daemon_out(daemon: int, environ: Mapping[str, str], *, cut_off: bool) -> None:
-    """Removes the files of mpirun's daemon on another host; ``cut_off`` if the network is lost."""
-    if cut_off and _command(daemon) in _DAEMONS:
-        send(daemon, _SIGKILL)
-        is_readable(watchable(daemon), _LOOK_SECONDS)
+def see_daemon_out(daemon: int, began: str, environ: Mapping[str, str], patience: float) -> None:
+    """Starts a process that ends mpirun's daemon on another host, and removes its files.
+
+    Args:
+        daemon: The daemon's process.
+        began: When it began, to tell it from a later process of the same number.
+        environ: The environment that it gave its programs.
+        patience: Seconds that it has to end by itself. One that mpirun cannot reach may never end.
+    """
+    _detach(lambda: _see_daemon_out(daemon, began, environ, patience))
+
+
+def _see_daemon_out(daemon: int, began: str, environ: Mapping[str, str], patience: float) -> None:
+    if process_start(daemon) == began and _command(daemon) in _DAEMONS:
+        ended = watchable(daemon)
+        if not is_readable(ended, patience):
+            send(daemon, _SIGKILL)
+            is_readable(ended, _LOOK_SECONDS)
     folder = environ.get(_SESSION, "")
     above = os.path.basename(os.path.dirname(folder))
     is_session = above.startswith(("ompi.", "prte.")) and str(os.geteuid()) in above.split(".")
-    if not is_session or process_start(daemon):
+    if not is_session or process_start(daemon) == began:
         return
     try:
         session = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)

@@ -116,7 +116,7 @@ class Guard:
         if "heartbeat" in settings:
             from popdist.poprun.guard.heartbeat import Heartbeat
 
-            self._heartbeat = Heartbeat(float(settings["heartbeat"]), above[0])
+            self._heartbeat = Heartbeat(float(settings["heartbeat"]), above[0], channel.outlet)
 
     def start(self) -> bool:
         """Starts the program; False where the kernel refuses a process, which is reported."""
@@ -278,10 +278,10 @@ class Guard:
             self._report.notes(self._stall.look())
         self._report.notes(self._progress.look())
         if self._heartbeat is not None and self._heartbeat.is_due():
-            self._report.notes([{"what": "alive"}])
             if self._heartbeat.has_lost_its_way():
                 self.is_cut_off = True
                 self._abandon("the other hosts could not be reached")
+            self._report.notes([{"what": "alive"}])
 
     def _plan(self) -> None:
         """Sets the moment of the next check."""

@@ -25,6 +25,7 @@ from popdist.poprun.protocol.processes import (
     kill_descendants,
     kill_group,
     lead_group,
+    process_start,
     send,
     watchable,
 )
@@ -76,6 +77,7 @@ def _guard_one(
     """Runs a program to its end; ``announce`` gets the number of its process group."""
     adopts = settings.get("daemons") != "1"
     above = (mpirun, os.getppid())
+    mpirun_began = process_start(mpirun)
     loop = Loop(passed_signals(settings), channel.liveness, adopts=adopts, repeats=True)
     guard = Guard(settings, program, channel, Origin(dict(os.environ)), above=above)
     began = time()
@@ -91,29 +93,26 @@ def _guard_one(
         from popdist.poprun.guard.ending import remove_segments
 
         remove_segments(began)
-    _remove_files(guard, channel, mpirun)
-    code = guard.finish()
-    loop.be_over()
-    # Only reports that pass through mpirun can still be lost.
-    if channel.liveness is None and not guard.orphaned:
-        from popdist.poprun.guard.ending import drain
-
-        ends = [watchable(pid) for pid in above]
-        drain(loop.wake, ends, float(settings["grace"]), lambda: loop.is_released)
-    return code
-
-
-def _remove_files(guard: Guard, channel: PipeChannel | StreamChannel, mpirun: int) -> None:
-    """Removes what a launcher or an mpirun that is gone has left here."""
     folder = channel.remove() if guard.launcher_lost else ""
     if folder:
         from popdist.poprun.guard.ending import remove_after
 
         remove_after(mpirun, folder)
-    elif guard.orphaned and channel.liveness is None:
-        from popdist.poprun.guard.ending import see_daemon_out
+    code = guard.finish()
+    loop.be_over()
+    if channel.liveness is not None:
+        return code
+    # Only reports that pass through mpirun can still be lost.
+    from popdist.poprun.guard.ending import DRAIN_SECONDS, drain, see_daemon_out
 
-        see_daemon_out(mpirun, os.environ, cut_off=guard.is_cut_off)
+    # Other programs of the daemon may have their grace period.
+    patience = 0.0 if guard.is_cut_off else float(settings["grace"]) + DRAIN_SECONDS
+    if not guard.orphaned:
+        drain(loop.wake, [watchable(pid) for pid in above], patience, lambda: loop.is_released)
+        patience = DRAIN_SECONDS
+    if guard.orphaned or (guard.was_asked and not loop.is_released):
+        see_daemon_out(mpirun, mpirun_began, os.environ, patience)
+    return code
 
 
 def _report_killed(channel: PipeChannel | StreamChannel) -> None:

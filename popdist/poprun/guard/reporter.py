@@ -19,6 +19,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from popdist.poprun.guard.heartbeat import Outlet
+
 _LOG = "/dev/kmsg"
 _LARGEST_LOG = 1 << 20
 
@@ -91,6 +93,7 @@ class PipeChannel:
 
     Attributes:
         liveness: A descriptor that reports an error when the launcher is gone.
+        outlet: None; the launcher itself reads the pipe.
     """
 
     def __init__(self, index: int, fd: int, largest: int, path: str = "") -> None:
@@ -99,6 +102,7 @@ class PipeChannel:
         self._fd = fd
         self._largest = largest
         self.liveness: int | None = fd
+        self.outlet: Outlet | None = None
 
     def text(self, units: bytes, *, is_error: bool) -> None:
         """Sends complete units of output."""
@@ -131,13 +135,22 @@ class PipeChannel:
 class StreamChannel:
     """Frames as lines on the guard's standard error.
 
+    Args:
+        index: The instance.
+        token: The secret that marks records.
+        seconds: How long mpirun's daemon may take to read.
+
     Attributes:
         liveness: None; the guard watches its parent instead.
+        outlet: Where mpirun's daemon reads.
     """
 
     liveness: int | None = None
 
-    def __init__(self, index: int, token: str) -> None:
+    def __init__(self, index: int, token: str, seconds: float) -> None:
+        from popdist.poprun.guard.heartbeat import Outlet
+
+        self.outlet = Outlet(2, seconds)
         self._index = index
         self._token = token.encode()
         self._room = frames.line_room(self._token)
@@ -151,7 +164,7 @@ class StreamChannel:
         """Sends a record of one of the kinds in `frames`, of any length."""
         try:
             for frame in frames.encode_all(self._index, kind, payload, self._room):
-                os.write(2, frames.encode_line(frame, self._token))
+                self.outlet.write(frames.encode_line(frame, self._token))
         except OSError:  # mpirun is gone; the guard sees it by its parent
             pass
 
@@ -173,7 +186,7 @@ def open_channel(settings: Mapping[str, str]) -> PipeChannel | StreamChannel:
         fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
         os.set_blocking(fd, True)
         return PipeChannel(index, fd, frames.LARGEST_PAYLOAD, path)
-    return StreamChannel(index, settings["token"])
+    return StreamChannel(index, settings["token"], float(settings["heartbeat"]))
 
 
 class OomEvidence:

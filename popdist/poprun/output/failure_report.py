@@ -5,6 +5,7 @@ from __future__ import annotations
 import _signal as signal  # type: ignore[import-not-found]  # `signal` adds enums, for 5 ms
 
 from popdist.poprun.supervisor.outcome import (
+    ENDED_UNHEARD,
     follows,
     name_instances,
     root_cause,
@@ -194,9 +195,10 @@ def _describe_mpirun(outcome: Outcome, instances: Sequence[Instance]) -> list[st
         return [f"{who}, which were killed", "every instance was ended"]
     hosts = _silent_hosts(outcome, instances)
     if hosts:
-        return [
-            f"host {', '.join(hosts)} was lost, with {name_instances(silent)}; the job was ended"
-        ]
+        who = name_instances(silent)
+        alone = f"host {hosts[0]} was lost, with {who}; {ENDED_UNHEARD}"
+        several = f"a host was lost: {' or '.join(hosts)}; no word of an end came from {who}"
+        return [several if len(hosts) > 1 else alone]  # only mpirun knows which
     left = [one.index for one in outcome.instances.values() if one.ended and not one.failed]
     asked = [one.index for one in outcome.instances.values() if one.asked]
     if left and asked:

@@ -28,6 +28,9 @@ MISTAKES = {2: "a mistake on its command line", 126: "not executable", 127: "not
 START_CODE = 2
 """The exit code of a job that this machine could not start."""
 
+ENDED_UNHEARD = "if the host still runs, its guards end what is left there"
+"""What is known of instances on a host that cannot be reached."""
+
 _KILLED = 137
 _RAISED = 1
 """The exit code of Python after an error."""

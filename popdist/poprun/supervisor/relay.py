@@ -40,7 +40,7 @@ class Relay:
         before_output: Called before something is shown.
         merges: Whether an error that several instances print is shown once.
         expected: The instances of a job on one machine. Until they have started, mpirun's own words
-            are held for a while: if it fails, a known cause says more.
+            are held for a longer while: if it fails, a known cause says more.
 
     Attributes:
         closed: Whether the reader of the launcher's output has gone away.
@@ -94,10 +94,7 @@ class Relay:
 
     def on_stdout(self, data: bytes) -> None:
         """Takes bytes of mpirun's standard output."""
-        if self._token is None:
-            self._hold(1, data)
-        else:
-            self._show(1, data)
+        self._hold(1, data)
 
     def on_stderr(self, data: bytes) -> None:
         """Takes bytes of mpirun's standard error; empty at its end."""
@@ -147,10 +144,10 @@ class Relay:
 
     def finish(self) -> None:
         """Processes the remaining input."""
-        self._show_held()
         while self._backlog:
             self.work()
         self._on_line(self._pending)
+        self._show_held()
         for fd, kind in ((1, frames.OUT), (2, frames.ERR)):
             for text in self._assembler.rest(kind):
                 self._show(fd, text)
@@ -183,7 +180,8 @@ class Relay:
         text, frame = frames.decode_line(line, self._token)
         if any(words in text for words in _CHATTER):
             text = b""
-        self._show(2, text + (b"\n" if frame and text else b""))
+        # Open MPI 5 writes a null byte as it ends.
+        self._hold(2, text.replace(b"\0", b"") + (b"\n" if frame and text else b""))
         for one in frames.Decoder().feed(frame):
             self._on_frame(*one)
         self._show_text()

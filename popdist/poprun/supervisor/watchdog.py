@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from popdist.poprun.protocol.frames import BEATS
-from popdist.poprun.supervisor.outcome import Ending, name_instances
+from popdist.poprun.supervisor.outcome import ENDED_UNHEARD, Ending, name_instances
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -240,12 +240,12 @@ class Watchdog:
         for host, members in self._members().items():
             heard = self._heard.get(host, self._first_word + timeout)
             if now - heard >= timeout:
-                text = f"host {host} has not been heard of for {timeout:g} s; the job was ended"
+                text = f"host {host} has not been heard of for {timeout:g} s, so the job ends"
                 return Ending(
                     "host",
                     _LOST_HOST_CODE,
                     text,
-                    (f"{name_instances(members)} ran there",),
+                    (f"{name_instances(members)} ran there; {ENDED_UNHEARD}",),
                     tuple(members),
                 )
         return None
