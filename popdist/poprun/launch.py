@@ -196,7 +196,8 @@ class Launch:
 
     def _compare_ends(self, outcome: Outcome) -> None:
         """Compares what programs have trained, once all of them have ended well."""
-        if self._job.num_instances == 1 or outcome.exit_code:
+        has_trained = any(one.trained for one in outcome.instances.values())
+        if not has_trained or self._job.num_instances == 1 or outcome.exit_code:
             return
         from popdist.poprun.supervisor.training_end import diverged, unconnected
 

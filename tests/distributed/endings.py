@@ -1,6 +1,7 @@
 """A running job with grandchildren, for tests of how jobs end."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -120,7 +121,9 @@ class Job:
     def _inside_namespace(self, before, command):
         ready = self.folder / "namespace"
         os.mkfifo(ready)
-        script = f"mount -t tmpfs tmpfs /dev/shm && {before} && echo > {ready} && exec sleep 300"
+        # Opened first, as another file system may hide it.
+        mounts = f"exec 3>{ready} && mount -t tmpfs tmpfs /dev/shm && {before}"
+        script = f"{mounts} && echo >&3 && exec sleep 300 3>&-"
         self._holder = subprocess.Popen(["unshare", "--mount", "sh", "-c", script])
         ready.read_text()
         return ["nsenter", f"--target={self._holder.pid}", "--mount", *command]
@@ -141,6 +144,8 @@ class Job:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.process.communicate()
+        for path in self.left():  # else later jobs on these hosts are blamed for it
+            shutil.rmtree(path, ignore_errors=True)
         if self._terminal is not None:
             os.close(self._terminal)
         if self._holder is not None:

@@ -48,6 +48,9 @@ ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, END_SOFTLY)
 NOT_STARTED = 1
 """The exit code for mpirun in place of a program that could not be started."""
 
+LAST_WORD_SECONDS = 1.0
+"""Seconds that descendants of a program may take to end after SIGKILL."""
+
 _DRAIN_SECONDS = 0.3
 _PROMPT_SECONDS = 0.1
 _LOOK_SECONDS = 0.5  # where the kernel does not tell of the end of processes

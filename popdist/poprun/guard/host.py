@@ -14,10 +14,9 @@ import os
 import resource
 from time import time
 
-from popdist.poprun.guard.guard import NOT_STARTED, Guard, passed_signals
+from popdist.poprun.guard.guard import LAST_WORD_SECONDS, NOT_STARTED, Guard, passed_signals
 from popdist.poprun.guard.loop import Loop
 from popdist.poprun.guard.program import Origin
-from popdist.poprun.guard.proxy import LAST_WORD_SECONDS
 from popdist.poprun.guard.reporter import PipeChannel
 from popdist.poprun.machines.cpus import read_machine
 from popdist.poprun.protocol.frames import LARGEST_ON_OWN_PIPE

@@ -13,7 +13,7 @@ import os
 import select
 from time import time
 
-from popdist.poprun.guard.guard import NOT_STARTED, Guard, passed_signals
+from popdist.poprun.guard.guard import LAST_WORD_SECONDS, NOT_STARTED, Guard, passed_signals
 from popdist.poprun.guard.loop import Loop
 from popdist.poprun.guard.program import Origin
 from popdist.poprun.guard.reporter import Reporter, open_channel
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from popdist.poprun.guard.reporter import PipeChannel, StreamChannel
 
 _DELIVERY_SECONDS = 0.5
-LAST_WORD_SECONDS = 1.0
-"""Seconds that descendants of a program may take to end after SIGKILL."""
 
 
 def main(arguments: list[str]) -> int:

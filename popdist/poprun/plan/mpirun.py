@@ -11,7 +11,6 @@ import sys
 
 from popdist.contract import natural, write
 from popdist.errors import UsageError
-from popdist.poprun.machines.ssh import QUIET, STRICT, is_ssh_set
 from popdist.poprun.plan.command import Command, Context, guard_settings, timeline_file
 from popdist.poprun.protocol.guard_argv import FRONT, STANDARD
 
@@ -173,6 +172,8 @@ def network_variables(job: Job, dialect: Dialect, environ: Mapping[str, str]) ->
         # A job on one machine needs no help from Slurm, and must not spread over other hosts.
         names = dialect.scheduler_variables if job.allocation is not None else ()
         return {**dict.fromkeys(names, "^slurm"), **dialect.here_alone}
+    from popdist.poprun.machines.ssh import QUIET, STRICT, is_ssh_set
+
     found: dict[str, str] = {}
     if job.reach.host_subnet is not None:
         _check_networks(job.reach.host_subnet)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from popdist.contract import check
 from popdist.errors import LaunchError
 from popdist.poprun.machines.hosts import Host
-from popdist.poprun.machines.numa import divide
 from popdist.poprun.protocol.guard_argv import format_list
 from popdist.poprun.record import Record
 
@@ -142,5 +141,7 @@ def label_numa(
 def _label(nodes: Sequence[Node], one: Instance, neighbours: int) -> str:
     if len(nodes) < 2 or one.cpus:  # noqa: PLR2004 - one node is nothing to choose from
         return ""
+    from popdist.poprun.machines.numa import divide
+
     share = divide(nodes, one.fields["local_instance_index"], neighbours)
     return format_list(share.nodes) if len(share.nodes) < len(nodes) else ""

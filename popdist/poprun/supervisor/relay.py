@@ -7,7 +7,6 @@ import os
 import time
 
 from popdist.poprun.protocol import frames
-from popdist.poprun.supervisor.tracebacks import Tracebacks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
 
     from popdist.poprun.log import Log
     from popdist.poprun.supervisor.outcome import InstanceRecord, Outcome
+    from popdist.poprun.supervisor.tracebacks import Tracebacks
 
 _LARGEST_BACKLOG = 64 << 20
 _READ_SIZE = 1 << 16
@@ -69,7 +69,8 @@ class Relay:
         self._before_output = before_output
         self._decoder = frames.Decoder()
         self._assembler = frames.Assembler()
-        self._tracebacks = Tracebacks() if merges else None
+        self._merges = merges
+        self._tracebacks: Tracebacks | None = None
         self._pending = b""
         self._backlog: list[bytes] = []
         self._backlog_size = 0
@@ -194,8 +195,8 @@ class Relay:
 
     def _on_record(self, index: int, kind: int, payload: bytes) -> None:
         if kind in (frames.OUT, frames.ERR):
-            if kind == frames.ERR and self._tracebacks is not None:
-                payload = self._tracebacks.feed(index, payload, time.monotonic())
+            if kind == frames.ERR and self._merges:
+                payload = self._merge(index, payload)
             if payload:
                 self._take_text(1 if kind == frames.OUT else 2, payload)
             return
@@ -208,6 +209,13 @@ class Relay:
             self._on_noted(index, frames.decode_fields(payload))
         elif kind == frames.STACKS:
             self._outcome.record(index).stacks = payload.decode(errors="replace")
+
+    def _merge(self, index: int, payload: bytes) -> bytes:
+        if self._tracebacks is None:
+            from popdist.poprun.supervisor.tracebacks import Tracebacks
+
+            self._tracebacks = Tracebacks()
+        return self._tracebacks.feed(index, payload, time.monotonic())
 
     def _on_started(self, index: int, fields: dict[str, str]) -> None:
         one = self._outcome.record(index)
