@@ -209,3 +209,25 @@ def test_the_status_line_stands_alone_and_goes():
 
 def test_there_is_no_status_line_without_a_terminal():
     assert poprun(*PYTHON, "import time; time.sleep(2.5)") == (0, "")
+
+
+def test_the_bars_of_one_instance_are_shown():
+    code = (
+        "import os, sys, time\n"
+        "from tqdm import tqdm\n"
+        "for _ in tqdm(range(20), desc=f'of {os.environ[\"RANK\"]}'): time.sleep(0.05)\n"
+        "print('the end of', os.environ['RANK'])"
+    )
+
+    def lines(*options):
+        status, output = run_command([*LAUNCHER, "-np", "2", *options, sys.executable, "-c", code])
+        assert status == 0, output
+        assert "the end of 0" in output
+        assert "the end of 1" in output
+        return output.replace("\r", "\n").splitlines()
+
+    one = lines()
+    assert len([line for line in one if "of 0:" in line]) > 5
+    assert any("of 0: 100%" in line for line in one)
+    assert not any("of 1: 100%" in line for line in one)
+    assert any("of 1: 100%" in line for line in lines("--progress-bars=all"))

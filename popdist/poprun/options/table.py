@@ -546,6 +546,14 @@ OPTIONS: tuple[Option, ...] = (
         _OUTPUT,
     ),
     Option(
+        "progress-bars",
+        one_of("first", "all"),
+        "Whose progress bars are shown where several instances have one: the first's alone, or all",
+        _OUTPUT,
+        default="first",
+        since="popdist",
+    ),
+    Option(
         "tag-output",
         BOOLEAN,
         "Put the instance and the stream before each line",

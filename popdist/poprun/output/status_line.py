@@ -45,6 +45,7 @@ class Status:
         self._began = self._last_output = monotonic()
         self._next = self._began + (_QUIET_SECONDS if self._is_terminal else self._every)
         self._is_shown = False
+        self._steps = 0
 
     def clear(self) -> None:
         """Clears the line before output."""
@@ -80,6 +81,9 @@ class Status:
 
     def text(self, outcome: Outcome, now: float) -> str:
         """The text of the line."""
+        steps = sum(one.progress.step or 0 for one in outcome.instances.values())
+        if steps != self._steps:  # a program that reports steps is not quiet
+            self._steps, self._last_output = steps, now
         running = len(outcome.running())
         ended = sum(one.ended for one in outcome.instances.values())
         started = running + ended

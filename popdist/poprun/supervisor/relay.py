@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from popdist.poprun.log import Log
     from popdist.poprun.supervisor.outcome import InstanceRecord, Outcome
+    from popdist.poprun.supervisor.progress_bars import ProgressBars
     from popdist.poprun.supervisor.tracebacks import Tracebacks
 
 _LARGEST_BACKLOG = 64 << 20
@@ -39,6 +40,7 @@ class Relay:
         on_note: Called with an instance and what its guard has noticed.
         before_output: Called before something is shown.
         merges: Whether an error that several instances print is shown once.
+        one_bar: Whether the progress bars of one instance only are shown.
         expected: The instances of a job on one machine. Until they have started, mpirun's own words
             are held for a longer while: if it fails, a known cause says more.
 
@@ -57,6 +59,7 @@ class Relay:
         on_note: Callable[[int, Mapping[str, str]], None],
         before_output: Callable[[], None],
         merges: bool,
+        one_bar: bool = False,
         expected: int = 0,
     ) -> None:
         self.closed = False
@@ -70,6 +73,8 @@ class Relay:
         self._decoder = frames.Decoder()
         self._assembler = frames.Assembler()
         self._merges = merges
+        self._one_bar = one_bar
+        self._bars: ProgressBars | None = None
         self._tracebacks: Tracebacks | None = None
         self._pending = b""
         self._backlog: list[bytes] = []
@@ -132,6 +137,8 @@ class Relay:
             self._held.append((fd, data))
 
     def _held_until(self) -> float:
+        if self._token is not None:  # causes on other hosts become known late
+            return self._held_since + _START_SECONDS
         until = self._held_since + _HELD_SECONDS
         has_started = len(self._outcome.instances) >= self._expected
         return until if has_started else max(until, self._began + _START_SECONDS)
@@ -139,7 +146,8 @@ class Relay:
     def _show_held(self) -> None:
         # Once a failure is known, mpirun's long abort text says less than our summary.
         for fd, data in self._held:
-            if not self._outcome.is_over or self._log.verbosity:
+            is_explained = self._outcome.is_over or self._outcome.lost_proxy
+            if not is_explained or self._log.verbosity:
                 self._show(fd, data)
         self._held.clear()
 
@@ -195,6 +203,8 @@ class Relay:
 
     def _on_record(self, index: int, kind: int, payload: bytes) -> None:
         if kind in (frames.OUT, frames.ERR):
+            if self._one_bar and (self._bars is not None or b"\r" in payload):
+                payload = self._without_bars(index, kind, payload)
             if kind == frames.ERR and self._merges:
                 payload = self._merge(index, payload)
             if payload:
@@ -209,6 +219,13 @@ class Relay:
             self._on_noted(index, frames.decode_fields(payload))
         elif kind == frames.STACKS:
             self._outcome.record(index).stacks = payload.decode(errors="replace")
+
+    def _without_bars(self, index: int, kind: int, payload: bytes) -> bytes:
+        if self._bars is None:
+            from popdist.poprun.supervisor.progress_bars import ProgressBars
+
+            self._bars = ProgressBars()
+        return self._bars.feed(index, kind, payload, time.monotonic())
 
     def _merge(self, index: int, payload: bytes) -> bytes:
         if self._tracebacks is None:

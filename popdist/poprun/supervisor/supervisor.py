@@ -99,6 +99,7 @@ class Supervisor:
         ``folder`` has pipes where guards are on this machine; ``token`` marks guards' records on
         other hosts.
         """
+        shows_several = self._job.num_instances > 1 and self._job.only_output_from is None
         self._relay = Relay(
             self._outcome,
             self._log,
@@ -106,7 +107,8 @@ class Supervisor:
             on_word=lambda index: self._watchdog.hear(index, monotonic()),
             on_note=lambda index, fields: self._watchdog.note(index, fields, monotonic()),
             before_output=self._status.clear,
-            merges=self._job.num_instances > 1 and self._job.only_output_from is None,
+            merges=shows_several,
+            one_bar=shows_several and self._job.display.progress_bars == "first",
             expected=self._job.num_instances if self._is_local else 0,
         )
         handlers: Handlers = {}

@@ -237,18 +237,16 @@ class Watchdog:
             self._first_word = now
             return None
         timeout = self._limits.host_timeout
-        for host, members in self._members().items():
-            heard = self._heard.get(host, self._first_word + timeout)
-            if now - heard >= timeout:
-                text = f"host {host} has not been heard of for {timeout:g} s, so the job ends"
-                return Ending(
-                    "host",
-                    _LOST_HOST_CODE,
-                    text,
-                    (f"{name_instances(members)} ran there; {ENDED_UNHEARD}",),
-                    tuple(members),
-                )
-        return None
+        members = self._members()
+        late = self._first_word + timeout
+        heard = {host: self._heard.get(host, late) for host in members}
+        # Hosts that mpirun ends because of a lost one become silent after it.
+        host = min(heard, key=heard.__getitem__, default="")
+        if not host or now - heard[host] < timeout:
+            return None
+        text = f"host {host} has not been heard of for {timeout:g} s, so the job ends"
+        there = f"{name_instances(members[host])} ran there; {ENDED_UNHEARD}"
+        return Ending("host", _LOST_HOST_CODE, text, (there,), tuple(members[host]))
 
     def _members(self) -> dict[str, list[int]]:
         """The instances that have not ended, by host."""

@@ -1,8 +1,11 @@
 """What the status line and the result say of progress, from the words of the programs."""
 
+import time
+
 import pytest
 
 from popdist.poprun.output.result_json import _progress as in_result
+from popdist.poprun.output.status_line import Status
 from popdist.poprun.output.status_line import _progress as in_line
 from popdist.poprun.supervisor.outcome import Outcome
 
@@ -47,3 +50,14 @@ def test_the_result_has_what_is_known():
     for words in ("loss=nan", "loss=inf step=1e400", "step=many"):
         progress = outcome_of(words).record(0).progress
         assert set(in_result(progress).values()) == {None}
+
+
+def test_a_step_ends_the_quiet(monkeypatch):
+    status = Status("always", 1)
+    outcome = Outcome()
+    outcome.record(0).guard = 1
+    began = time.monotonic()
+    assert "quiet for 1:40" in status.text(outcome, began + 100.5)
+    outcome.record(0).progress.take({"phase": "training", "step": "7"})
+    assert "quiet for 0:00" in status.text(outcome, began + 101.5)
+    assert "quiet for 0:30" in status.text(outcome, began + 132)
