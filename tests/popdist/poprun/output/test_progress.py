@@ -52,7 +52,7 @@ def test_the_result_has_what_is_known():
         assert set(in_result(progress).values()) == {None}
 
 
-def test_a_step_ends_the_quiet(monkeypatch):
+def test_a_step_ends_the_quiet():
     status = Status("always", 1)
     outcome = Outcome()
     outcome.record(0).guard = 1
