@@ -68,7 +68,7 @@ def test_what_an_instance_detached_ends_with_it_and_not_with_the_job(mpirun):
 def test_a_daemon_without_its_environment_ends_with_the_last_program(mpirun):
     mark = f"300.{uuid.uuid4().int}"
     daemon = f"env -i setsid sh -c 'sleep {mark} </dev/null >/dev/null 2>&1 &'"
-    code = f'[ $RANK = 1 ] || {{ {daemon}; exit 0; }}; sleep 1'
+    code = f"[ $RANK = 1 ] || {{ {daemon}; exit 0; }}; sleep 1"
     status, output = run_command([*LAUNCHER, f"--mpirun={mpirun}", "-np", "2", "sh", "-c", code])
     assert status == 0, output
     assert run_command(["pgrep", "-fx", f"sleep {mark}"]) == (1, "")
