@@ -227,7 +227,8 @@ class Guard:
     def on_signal(self, number: int) -> None:
         """Passes a signal on to the program, and kills it after its grace period if it ends it."""
         ends = number in ENDING and self._kill_at is None
-        self.was_asked |= ends
+        # Others may be asked to end because of the end of this program.
+        self.was_asked |= ends and self._exit_status is None
         if ends and self._asks_for_stacks:
             self._stacks = self._status.dump()
         send_group(self.pid, signal.SIGTERM if number == END_SOFTLY else number)

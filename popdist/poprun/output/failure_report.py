@@ -194,11 +194,9 @@ def _describe_mpirun(outcome: Outcome, instances: Sequence[Instance]) -> list[st
         who = f"{name_instances(silent)} on {', '.join(hosts)} lost guard and proxy"
         return [f"{who}, which were killed", "every instance was ended"]
     hosts = _silent_hosts(outcome, instances)
-    if hosts:
+    if len(hosts) == 1:  # of several only mpirun knows which, and whether one was lost at all
         who = name_instances(silent)
-        alone = f"host {hosts[0]} was lost, with {who}; {ENDED_UNHEARD}"
-        several = f"a host was lost: {' or '.join(hosts)}; no word of an end came from {who}"
-        return [several if len(hosts) > 1 else alone]  # only mpirun knows which
+        return [f"host {hosts[0]} was lost, with {who}; {ENDED_UNHEARD}"]
     left = [one.index for one in outcome.instances.values() if one.ended and not one.failed]
     asked = [one.index for one in outcome.instances.values() if one.asked]
     if left and asked:
@@ -206,8 +204,8 @@ def _describe_mpirun(outcome: Outcome, instances: Sequence[Instance]) -> list[st
         return [f"{who} while the others were in the midst of MPI, so mpirun ended the job"]
     lines = [f"mpirun ended with exit code {code}"]
     if silent:
-        why = "a guard was killed" if outcome.guard_died else "why is not known"
-        lines.append(f"no word about an end came from {name_instances(silent)}: {why}")
+        why = ": a guard was killed" if outcome.guard_died else ""
+        lines.append(f"no word about an end came from {name_instances(silent)}{why}")
     return lines
 
 
