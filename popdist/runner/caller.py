@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import overload
 
 from popdist.errors import LaunchError, PopdistError, UsageError
 from popdist.poprun.options.parser import parse
@@ -22,11 +23,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any, TypeVar
 
+    from typing_extensions import TypeVarTuple, Unpack
+
     from popdist.poprun.options.types import Option
     from popdist.poprun.plan.job import Job
     from popdist.runner.pickles import Parts
 
     T = TypeVar("T")
+    Ts = TypeVarTuple("Ts")
 
 _LAUNCHER = "import sys; sys.path.insert(0, sys.argv.pop(1)); from popdist.runner.launcher import main; main(sys.argv[1:])"  # noqa: E501 - one program
 _INSTANCE = "import sys; sys.path.insert(0, sys.argv.pop(1)); from popdist.runner.instance import main; main()"  # noqa: E501
@@ -85,6 +89,38 @@ class JobError(PopdistError, RuntimeError):
 
     def _text(self) -> str:
         return "\n".join([super()._text(), *([self.traceback.rstrip()] if self.traceback else [])])
+
+
+@overload
+def run(
+    function: Callable[[], T], *, args: tuple[()] = (), kwargs: None = None, **options: Any
+) -> list[T]: ...
+
+
+@overload
+def run(
+    function: Callable[[Unpack[Ts]], T],
+    *,
+    args: tuple[Unpack[Ts]],
+    kwargs: None = None,
+    **options: Any,
+) -> list[T]: ...
+
+
+@overload
+def run(
+    function: Callable[..., T], *, args: list[Any], kwargs: None = None, **options: Any
+) -> list[T]: ...
+
+
+@overload
+def run(
+    function: Callable[..., T],
+    *,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any],
+    **options: Any,
+) -> list[T]: ...
 
 
 def run(
