@@ -129,6 +129,19 @@ def test_a_silent_host_is_lost():
     assert "host b has not been heard of for 8 s" in ending.text
 
 
+def test_of_two_silent_hosts_the_one_that_was_silent_first_is_lost():
+    case = Case(instances=2, hosts=["a", "b"], host_timeout=8.0)
+    for now in (1.0, 3.0):
+        case.watch.hear(1, now)
+        case.watch.hear(0, now)
+        assert case.watch.judge(now) is None
+    case.watch.hear(0, 4.0)  # mpirun ends what runs on the others
+    for now in (5.0, 7.0, 9.0, 10.9):
+        assert case.watch.judge(now) is None
+    ending = case.watch.judge(12.5)
+    assert "host b has not been heard of for 8 s" in ending.text
+
+
 def test_a_host_whose_instances_have_ended_may_be_silent():
     case = Case(instances=2, hosts=["a", "b"], host_timeout=8.0)
     case.watch.hear(1, 1.0)
