@@ -230,4 +230,4 @@ def test_the_bars_of_one_instance_are_shown():
     assert len([line for line in one if "of 0:" in line]) > 5
     assert any("of 0: 100%" in line for line in one)
     assert not any("of 1: 100%" in line for line in one)
-    assert any("of 1: 100%" in line for line in lines("--progress-bars=all"))
+    assert any("of 1: 100%" in line for line in lines("--repeated-output=all"))

@@ -115,7 +115,7 @@ class Display(Request):
     log_dir: str | None = None
     status: str = "auto"
     color: str = "auto"
-    progress_bars: str = "first"
+    repeated_output: str = "first"
 
     @property
     def shows_status(self) -> bool:

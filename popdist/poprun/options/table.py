@@ -546,9 +546,9 @@ OPTIONS: tuple[Option, ...] = (
         _OUTPUT,
     ),
     Option(
-        "progress-bars",
+        "repeated-output",
         one_of("first", "all"),
-        "Whose progress bars are shown where several instances have one: the first's alone, or all",
+        "Progress bars and equal messages of libraries of several instances: the first's, or all",
         _OUTPUT,
         default="first",
         since="popdist",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from popdist.poprun.log import Log
     from popdist.poprun.supervisor.outcome import InstanceRecord, Outcome
-    from popdist.poprun.supervisor.progress_bars import ProgressBars
+    from popdist.poprun.supervisor.repeated_output import RepeatedOutput
     from popdist.poprun.supervisor.tracebacks import Tracebacks
 
 _LARGEST_BACKLOG = 64 << 20
@@ -40,7 +40,7 @@ class Relay:
         on_note: Called with an instance and what its guard has noticed.
         before_output: Called before something is shown.
         merges: Whether an error that several instances print is shown once.
-        one_bar: Whether the progress bars of one instance only are shown.
+        shows_repeats: Whether progress bars and messages of libraries of each instance are shown.
         expected: The instances of a job on one machine. Until they have started, mpirun's own words
             are held for a longer while: if it fails, a known cause says more.
 
@@ -59,7 +59,7 @@ class Relay:
         on_note: Callable[[int, Mapping[str, str]], None],
         before_output: Callable[[], None],
         merges: bool,
-        one_bar: bool = False,
+        shows_repeats: bool = True,
         expected: int = 0,
     ) -> None:
         self.closed = False
@@ -73,8 +73,8 @@ class Relay:
         self._decoder = frames.Decoder()
         self._assembler = frames.Assembler()
         self._merges = merges
-        self._one_bar = one_bar
-        self._bars: ProgressBars | None = None
+        self._shows_repeats = shows_repeats
+        self._repeated: RepeatedOutput | None = None
         self._tracebacks: Tracebacks | None = None
         self._pending = b""
         self._backlog: list[bytes] = []
@@ -203,8 +203,8 @@ class Relay:
 
     def _on_record(self, index: int, kind: int, payload: bytes) -> None:
         if kind in (frames.OUT, frames.ERR):
-            if self._one_bar and (self._bars is not None or b"\r" in payload):
-                payload = self._without_bars(index, kind, payload)
+            if not self._shows_repeats:
+                payload = self._without_repeats(index, kind, payload)
             if kind == frames.ERR and self._merges:
                 payload = self._merge(index, payload)
             if payload:
@@ -220,12 +220,14 @@ class Relay:
         elif kind == frames.STACKS:
             self._outcome.record(index).stacks = payload.decode(errors="replace")
 
-    def _without_bars(self, index: int, kind: int, payload: bytes) -> bytes:
-        if self._bars is None:
-            from popdist.poprun.supervisor.progress_bars import ProgressBars
+    def _without_repeats(self, index: int, kind: int, payload: bytes) -> bytes:
+        if self._repeated is None:
+            if b"\r" not in payload and b"] " not in payload:  # without the time of an import
+                return payload
+            from popdist.poprun.supervisor.repeated_output import RepeatedOutput
 
-            self._bars = ProgressBars()
-        return self._bars.feed(index, kind, payload, time.monotonic())
+            self._repeated = RepeatedOutput()
+        return self._repeated.feed(index, kind, payload, time.monotonic())
 
     def _merge(self, index: int, payload: bytes) -> bytes:
         if self._tracebacks is None:

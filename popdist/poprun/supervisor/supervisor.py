@@ -108,7 +108,7 @@ class Supervisor:
             on_note=lambda index, fields: self._watchdog.note(index, fields, monotonic()),
             before_output=self._status.clear,
             merges=shows_several,
-            one_bar=shows_several and self._job.display.progress_bars == "first",
+            shows_repeats=not shows_several or self._job.display.repeated_output == "all",
             expected=self._job.num_instances if self._is_local else 0,
         )
         handlers: Handlers = {}

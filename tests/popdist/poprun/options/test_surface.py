@@ -76,7 +76,7 @@ SURFACE = """
 --compare-alone ; count ; None ; typed
 --print-topology ; boolean ; False
 --only-output-from-instance ; index ; None
---progress-bars ; first|all ; first
+--repeated-output ; first|all ; first
 --tag-output ; boolean ; False
 --output-filename ; directory ; None
 --log-dir ; directory ; None

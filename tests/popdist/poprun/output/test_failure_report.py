@@ -117,6 +117,4 @@ def test_an_mpirun_that_ends_well_without_its_instances():
     one = outcome.record(1)
     one.pid, one.guard = 101, 201
     assert outcome.exit_code == 1
-    assert "no word about an end came from instance 1" in failure_report(
-        outcome, TWO
-    )
+    assert "no word about an end came from instance 1" in failure_report(outcome, TWO)
