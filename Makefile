@@ -39,7 +39,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # The groups of tests share the machine badly.
 .NOTPARALLEL:
-.PHONY: demo test $(GROUPS) test-pages test-fast test-all test-latest test-tf-latest test-zoo test-backend test-public lint format bench docs \
+.PHONY: demo test $(GROUPS) test-pages test-fast test-all test-latest test-tf-latest test-zoo test-backend test-public test-faults \
+	lint format bench docs \
 	clean help
 
 help:
@@ -52,6 +53,7 @@ help:
 	@echo "make test-zoo     small networks of transformers and timm against torch; writes docs/zoo.md"
 	@echo "make test-backend  ONNX's whole backend suite; writes docs/onnx-backend-suite.md"
 	@echo "make test-public SOURCES=folder  public programs, from your checkouts; writes docs/programs.md"
+	@echo "make test-faults  every fault of the launcher, on one host and on two; writes docs/launcher.md"
 	@echo "make lint         style and types only"
 	@echo "make bench        all benchmarks, side by side with their peers; QUICK=1 for a look"
 	@echo "make docs         the documentation as a site, in build/site"
@@ -107,6 +109,13 @@ test-tf-latest:
 	$(MAKE) .venv-latest/.ready SET=constraints/latest.txt VENV=.venv-latest
 	PATH=$(abspath .venv-latest/bin):$$PATH .venv-latest/bin/python -m pytest tests/popdist_tf \
 		$(wildcard tests/distributed/test_tf_*.py)
+
+# All faults, on one host and on two, over both generations of Open MPI (half an hour; two hosts need
+# root). docs/launcher.md has the record.
+test-faults: $(READY)
+	POPDIST_EXHAUSTIVE=1 POPDIST_RECORD_FAULTS=$(abspath tests/distributed/faults.json) \
+		$(BIN)/python -m pytest tests/distributed/test_faults.py tests/hosts/test_faults_on_two_hosts.py
+	$(BIN)/python docs/generate.py
 
 # The newest exporter of torch needs packages that TensorFlow 2.15 excludes, so the environment is one
 # of its own. torch's trace logs are left out: writing them takes longer than the export.

@@ -108,6 +108,18 @@ def fault_matrix() -> str:
     return "\n".join(lines)
 
 
+def fuzzed_lines() -> str:
+    """What became of drawn command lines; from the record of the tests."""
+    path = ROOT / "tests" / "distributed" / "fuzz.json"
+    seen: dict[str, Any] = json.loads(path.read_text())
+    return (
+        f"Of {seen['lines']:,} command lines, environments and values that were drawn at random, "
+        f"{seen['run']:,} were run for real: {seen['jobs']:,} of them started a job. "
+        f"{len(seen['wrong'])} ended in a traceback, with another exit code than the program's or "
+        "that of a refusal, or left a file."
+    )
+
+
 PARTS = {
     "poprun-options": options_table,
     "environment": environment_table,
@@ -125,6 +137,7 @@ PARTS = {
     "benchmark-pictures": pictures,
     "launch-phases": phases_table,
     "fault-matrix": fault_matrix,
+    "fuzzed-lines": fuzzed_lines,
     **BUILD_PARTS,
     **CHECK_PARTS,
     **GROWTH_PARTS,

@@ -322,7 +322,6 @@ def _write(path, fault, job, generation, seconds, output):
         "open_mpi": generation,
         "code": fault.code,
         "said": said.replace(str(job.folder), "<folder>"),
-        "all": [line for line in output.splitlines() if line.startswith("poprun: ")],
         "survivors": len(job.alive()),
         "leftovers": len(job.left()),
         "seconds": round(seconds, 1),

@@ -8,10 +8,10 @@ import pytest
 
 from tests.conftest import OPEN_MPI, generations, mpirun_of
 from tests.distributed.endings import CLOCK, Job
-from tests.distributed.faults import FAULTS, RECORD, check, recorded
+from tests.distributed.faults import FAULTS, check, recorded, rows
 
 SEPARATE = os.geteuid() == 0 and shutil.which("unshare") is not None
-ROWS = [fault for fault in FAULTS if 1 in fault.hosts]
+ROWS = rows(1)
 
 
 @pytest.mark.parametrize("generation", generations())
@@ -47,7 +47,13 @@ def clock(folder):
 
 
 def test_the_record_has_each_row_on_one_host_and_on_two():
-    found = {(row["place"], row["what"], row["hosts"]) for row in recorded()}
-    wanted = {(one.place, one.what, number) for one in FAULTS for number in one.hosts}
-    assert found == wanted, f"POPDIST_RECORD_FAULTS={RECORD.name} pytest ... writes them"
+    names = ("place", "what", "hosts", "open_mpi")
+    found = {tuple(row[name] for name in names) for row in recorded()}
+    wanted = {
+        (one.place, one.what, number, version)
+        for one in FAULTS
+        for number in one.hosts
+        for version in OPEN_MPI.values()
+    }
+    assert found == wanted, "make test-faults writes them"
     assert all(row["survivors"] == row["leftovers"] == 0 for row in recorded())

@@ -6,13 +6,13 @@ import pytest
 
 from tests.conftest import OPEN_MPI, generations, mpirun_of
 from tests.distributed.endings import Job
-from tests.distributed.faults import FAULTS, check
+from tests.distributed.faults import check, rows
 from tests.distributed.test_faults import clock
 from tests.hosts.network import Hosts, Setup, missing
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=f"FAULTS ARE NOT TESTED: {missing()}")
 
-ROWS = [fault for fault in FAULTS if 2 in fault.hosts]
+ROWS = rows(2)
 
 
 LASTING = ("host", "link", "disk", "clock")
