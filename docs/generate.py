@@ -99,10 +99,11 @@ def fault_matrix() -> str:
         first = found[0]
         said = re.sub(r"PID \d+", "PID n", first["said"]).removeprefix("poprun: ")
         said = re.sub(r"10\.77\.\d+\.\d+", "node2", said).partition(": <folder>")[0]
-        code = "killed" if first["code"] < 0 else first["code"]
+        codes = {"killed" if row["code"] < 0 else str(row["code"]): None for row in found}
         counts = [max(row[name] for row in found) for name in ("survivors", "leftovers")]
         seconds = max(row["seconds"] for row in found)
         versions = ", ".join(sorted(row["open_mpi"] for row in found))
+        code = ", ".join(codes)
         cells = [place, what, hosts, versions, code, f"`{said}`" if said else "-", *counts, seconds]
         lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines)

@@ -304,7 +304,7 @@ def check(fault, job, generation):
         assert words not in output, output
     record = os.environ.get("POPDIST_RECORD_FAULTS")
     if record:
-        _write(Path(record), fault, job, generation, seconds, output)
+        _write(Path(record), fault, job, generation, code, seconds, output)
 
 
 def recorded():
@@ -312,7 +312,7 @@ def recorded():
     return json.loads(RECORD.read_text())
 
 
-def _write(path, fault, job, generation, seconds, output):
+def _write(path, fault, job, generation, code, seconds, output):
     rows = json.loads(path.read_text()) if path.exists() else []
     said = next((line for line in output.splitlines() if fault.said in line), "")
     row = {
@@ -320,7 +320,7 @@ def _write(path, fault, job, generation, seconds, output):
         "what": fault.what,
         "hosts": 2 if job.hosts else 1,
         "open_mpi": generation,
-        "code": fault.code,
+        "code": code,
         "said": said.replace(str(job.folder), "<folder>"),
         "survivors": len(job.alive()),
         "leftovers": len(job.left()),
