@@ -96,8 +96,8 @@ def _guard_one(
         from popdist.poprun.guard.ending import remove_after
 
         remove_after(mpirun, folder)
+    loop.be_over()  # first, as the launcher may answer the report at once
     code = guard.finish()
-    loop.be_over()
     if channel.liveness is not None:
         return code
     # Only reports that pass through mpirun can still be lost.
