@@ -10,6 +10,21 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+_PACKAGES = ("popdist", "popdist_torch", "popdist_tf", "popdist_onnx")
+
+
+def served() -> Path:
+    """A folder with the packages that a user has installed, and nothing else of the checkout.
+
+    Programs have folders of their own that are named ``benchmarks`` or ``tests``.
+    """
+    folder = ROOT / "build" / "public" / "packages"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in _PACKAGES:
+        if not (folder / name).is_symlink():
+            (folder / name).symlink_to(ROOT / name)
+    return folder
+
 
 # The compiled parts of Horovod fit these; a package that asks for others is not installed.
 _KEPT = ("torch", "tensorflow-cpu", "numpy", "onnxruntime")
@@ -36,7 +51,7 @@ def python_of(name: str, packages: tuple[str, ...], folder: Path) -> Path:
     venv.create(place, with_pip=False, symlinks=True, clear=True)
     site = Path(sysconfig.get_path("purelib", vars={"base": str(place)}))
     below = [path for path in sys.path if path.endswith("site-packages")]
-    site.joinpath("a-packages.pth").write_text("\n".join([*below, str(ROOT)]) + "\n")
+    site.joinpath("a-packages.pth").write_text("\n".join([*below, str(served())]) + "\n")
     constraints = place / "constraints.txt"
     constraints.write_text("\n".join(_kept()) + "\n")
     split = packages.index("--no-deps") if "--no-deps" in packages else len(packages)

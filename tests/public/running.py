@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tests.public.environments import served
+
 if TYPE_CHECKING:
     from tests.public.manifest import Program
 
@@ -126,7 +128,7 @@ def environment_of(python: Path, home: Path, path: list[Path]) -> dict[str, str]
     return {
         **os.environ,
         "PATH": os.pathsep.join(tools),
-        "PYTHONPATH": os.pathsep.join(map(str, (*path, ROOT))),
+        "PYTHONPATH": os.pathsep.join(map(str, (*path, served()))),
         "HOME": str(home),
         "OMP_NUM_THREADS": "1",
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
