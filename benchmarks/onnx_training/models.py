@@ -272,7 +272,8 @@ class Model:
         make: Makes the network.
         data: Makes the inputs.
         labels: How many labels there are.
-        difference: By how much of itself the loss may differ between right programs, after updates.
+        difference: By how much of the first loss those after updates may differ between right
+            programs.
     """
 
     make: Callable[[], nn.Module]

@@ -111,7 +111,7 @@ def take_turns(
         env: Variables of all of them.
         repetitions: Samples of each, or fewer where a step is long. The step before a sample is
             not timed, as it finds cold caches.
-        difference: By how much of itself the loss may differ after updates.
+        difference: By how much of the first loss the others may differ, after updates.
         without_loss: The contender that has no loss.
 
     Returns:
@@ -153,11 +153,12 @@ def require_agreement(losses: Mapping[str, Sequence[float]], difference: float) 
 
     Args:
         losses: Of the first steps, by contender.
-        difference: By how much of itself a loss may differ after updates.
+        difference: By how much of the first loss the others may differ, after updates.
 
     Raises:
         MeasurementError: A loss differs by more.
     """
-    for index, step in enumerate(zip(*losses.values(), strict=True)):
-        if max(step) - min(step) > (difference if index else _FIRST) * max(step):
+    steps = list(zip(*losses.values(), strict=True))
+    for index, step in enumerate(steps):
+        if max(step) - min(step) > (difference if index else _FIRST) * max(steps[0]):
             raise MeasurementError(f"the contenders' losses differ: {losses}")
