@@ -210,9 +210,6 @@ def _open_keyboard(path: str | None) -> int | None:
     return fd
 
 
-_TENSORFLOW_LOGS = "TF_CPP_MIN_LOG_LEVEL"
-
-
 def complete_environment(environ: MutableMapping[str, str], settings: Mapping[str, str]) -> None:
     """Completes the environment of this instance.
 
@@ -245,8 +242,6 @@ def complete_environment(environ: MutableMapping[str, str], settings: Mapping[st
             f'{{"cluster": {{"worker": [{workers}]}}, '
             f'"task": {{"type": "worker", "index": {index}}}}}'
         )
-    if index != "0":
-        environ.setdefault(_TENSORFLOW_LOGS, "1")  # the lines of its start-up are instance 0's
     kept = settings.get("keep", "").split(",")
     for name, value in standard.items():
         if name not in kept and value is not None:
