@@ -197,7 +197,7 @@ def test_nothing_that_was_detached_survives_on_any_host(options, hosts, tmp_path
             ("daemons", lambda: [pid for pid in daemons if process_start(pid)]),
             ("folders", lambda: [*tmp_path.rglob("ompi.*"), *hosts.folder.rglob("jf.*")]),
         ):
-            until = time.monotonic() + 4
+            until = time.monotonic() + 8
             while left() and time.monotonic() < until:
                 time.sleep(0.02)
             assert left() == [], name
