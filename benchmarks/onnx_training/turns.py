@@ -30,7 +30,8 @@ _TAIL = 2000
 _SECONDS = 20.0
 _LEAST = 5
 _FIRST = 1e-5
-"""By how much of itself the loss of the first step may differ, before any update."""
+"""By how much of itself the loss of the first step may differ, before any update. Networks whose
+later losses may differ much have a thousandth of that."""
 
 
 class Contender:
@@ -160,5 +161,6 @@ def require_agreement(losses: Mapping[str, Sequence[float]], difference: float) 
     """
     steps = list(zip(*losses.values(), strict=True))
     for index, step in enumerate(steps):
-        if max(step) - min(step) > (difference if index else _FIRST) * max(steps[0]):
+        allowed = difference if index else max(_FIRST, difference / 1000)
+        if max(step) - min(step) > allowed * max(steps[0]):
             raise MeasurementError(f"the contenders' losses differ: {losses}")
