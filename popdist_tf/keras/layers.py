@@ -132,20 +132,26 @@ class _InputDropout:
         shared = (1, None, None) if kwargs.get("time_major") else (None, 1, None)
         self._input_dropout = Dropout(dropout, shared, dropout_seed)
 
-    def call(
-        self, inputs: Any, mask: Any = None, training: Any = None, initial_state: Any = None
-    ) -> Any:
-        """The outputs of a sequence, as the layer of Keras returns them.
-
-        Args:
-            inputs: The sequence.
-            mask: Which time steps count.
-            training: Whether inputs are dropped.
-            initial_state: Of the layer.
-        """
+    def _dropped(self, inputs: Any, training: Any, **others: Any) -> Any:
         inputs = self._input_dropout(inputs, training=training)
-        known = super().call  # type: ignore[misc]
-        return known(inputs, mask=mask, training=training, initial_state=initial_state)
+        return super().call(inputs, training=training, **others)  # type: ignore[misc]
+
+    # Keras reads the names of these arguments.
+    if keras_is_3():
+
+        def call(
+            self, sequences: Any, initial_state: Any = None, mask: Any = None, training: Any = False
+        ) -> Any:
+            """The outputs of a sequence, as the layer of Keras returns them."""
+            return self._dropped(sequences, training, mask=mask, initial_state=initial_state)
+
+    else:
+
+        def call(  # type: ignore[misc]
+            self, inputs: Any, mask: Any = None, training: Any = None, initial_state: Any = None
+        ) -> Any:
+            """The outputs of a sequence, as the layer of Keras returns them."""
+            return self._dropped(inputs, training, mask=mask, initial_state=initial_state)
 
     def get_config(self) -> dict[str, Any]:
         """The arguments that create the layer again."""
