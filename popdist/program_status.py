@@ -95,7 +95,7 @@ def register() -> None:
 
 
 def show_stacks() -> None:
-    """Lets the guard see this interpreter's stacks before a process of the program registers."""
+    """Registers this interpreter for requests of stacks until the program imports popdist."""
     fd = _guards_file()
     if fd is not None and not _is_taken(fd):
         _answer(fd)

@@ -78,7 +78,7 @@ class EstimatorValueError(PopdistError, ValueError):
 
 
 class EstimatorKeyError(EstimatorValueError, KeyError):
-    """What a user's function returned lacks a name."""
+    """A result of a user's function lacks a name."""
 
 
 class EstimatorTypeError(PopdistError, TypeError):

@@ -16,6 +16,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+def new_counter(name: str) -> ReplicaState:
+    """A count from zero on.
+
+    Args:
+        name: Of the variable.
+    """
+    return ReplicaState(lambda: tf.constant(0, tf.int64), name)
+
+
 class ReplicaState(ResourceVariable):  # type: ignore[misc]
     """A variable in no collection, which has its first value when it is first used.
 

@@ -58,7 +58,7 @@ def serve(tensorflow: ModuleType) -> None:
 
 
 def _seed_keras_too() -> None:
-    """Lets the global seed of TensorFlow decide what initializers of Keras 2 draw."""
+    """Seeds the initializers of Keras 2 with the global seed of TensorFlow."""
     kind: Any = import_module("tensorflow.python.eager.context").Context
     known = kind._set_global_seed  # noqa: SLF001 - no public way
     generators = getattr(import_module("keras.src.backend"), "_SEED_GENERATOR", None)
@@ -78,7 +78,7 @@ def _policies() -> Any:
 
 
 def _expand_1d(data: Any) -> Any:
-    """Gives tensors of one dimension a second one, as Keras' `train_step` did by itself."""
+    """Adds a second dimension to tensors of one, as `train_step` of Keras did."""
     tf = sys.modules["tensorflow"]
 
     def expanded(one: Any) -> Any:

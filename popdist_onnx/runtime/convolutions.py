@@ -165,6 +165,8 @@ def choose_convolutions(model: ir.Model, block: int | None) -> None:
             continue
         if node.metadata_props.get(names.ROLE) == WEIGHT_GRADIENT:
             _weight_gradient(tape, node, block)
+        elif not _is_plain(node):
+            continue
         elif (windows := _small(node)) is not None:
             _as_products(tape, node, windows)
         elif block is not None and _is_blockable(node, block):
@@ -173,45 +175,39 @@ def choose_convolutions(model: ir.Model, block: int | None) -> None:
         graph.opset_imports[DOMAIN] = 1
 
 
-def _is_blockable(node: ir.Node, block: int) -> bool:
+def _is_plain(node: ir.Node) -> bool:
+    """Whether a convolution has known shapes, one group and explicit padding."""
     values = [*node.inputs[:2], node.outputs[0]]
-    if any(v is None or v.dtype != ir.DataType.FLOAT or not static(v) for v in values):
-        return False
-    images, weights = (_shape(value) for value in node.inputs[:2])
-    plain = (
-        len(images) == _IMAGES
+    return (
+        all(v is not None and v.dtype == ir.DataType.FLOAT and static(v) for v in values)
         and node.attributes.get_int("group", 1) == 1
         and node.attributes.get_string("auto_pad", "NOTSET") == "NOTSET"
+        and "output_shape" not in node.attributes
+    )
+
+
+def _is_blockable(node: ir.Node, block: int) -> bool:
+    """Whether blocked kernels compute a plain convolution."""
+    images, weights = (_shape(value) for value in node.inputs[:2])
+    fits = (
+        len(images) == _IMAGES
         and all(channels % block == 0 for channels in weights[:2])
         and max(weights[2:]) > 1
     )
-    if node.op_type == "Conv" or not plain:
-        return plain
-    reach = [
-        (size - 1) * step for size, step in zip(weights[2:], _ints(node, "dilations"), strict=True)
-    ]
+    if node.op_type == "Conv" or not fits:
+        return fits
     return (
         all(stride == 1 for stride in _ints(node, "strides"))
         and not any(node.attributes.get_ints("output_padding", []))
-        and "output_shape" not in node.attributes
-        and all(pad <= far for pad, far in zip(_pads(node), reach * 2, strict=True))
+        and all(pad <= far for pad, far in zip(_pads(node), _reach(node, weights) * 2, strict=True))
     )
 
 
 def _small(node: ir.Node) -> Windows | None:
-    """The windows of a node over maps that are smaller than the weights, which products compute."""
-    values = [*node.inputs[:2], node.outputs[0]]
-    if any(v is None or v.dtype != ir.DataType.FLOAT or not static(v) for v in values):
-        return None
-    if node.attributes.get_int("group", 1) != 1 or (
-        node.attributes.get_string("auto_pad", "NOTSET") != "NOTSET"
-    ):
-        return None
+    """The windows of a plain convolution over maps that are smaller than its weights."""
     images, results = _shape(node.inputs[0]), _shape(node.outputs[0])
     if node.op_type == "ConvTranspose":
         images, results = results, images
-        if "output_shape" in node.attributes:
-            return None
     if not is_small(images, results):
         return None
     rank = len(images) - 2

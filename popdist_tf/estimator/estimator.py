@@ -286,7 +286,7 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
         return element.get_next(), hooks
 
     def _features_of_predictions(self, element: Any) -> tuple[Any, Any]:
-        """What a model function takes of an element of a prediction's data: no labels."""
+        """The features of an element of a prediction's data, without labels."""
         return element[0] if isinstance(element, tuple) else element, None
 
     def _call_model_fn(self, features: Any, labels: Any, mode: str, config: Any) -> Any:

@@ -10,8 +10,6 @@ import inspect
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import tensorflow.compat.v2 as tf
-
 from popdist_tf.errors import EstimatorKeyError, EstimatorTypeError, EstimatorValueError
 from popdist_tf.estimator.estimator import IPUEstimator, accepts, check_replicas
 from popdist_tf.estimator.spec import IPUEstimatorSpec
@@ -28,7 +26,7 @@ from popdist_tf.loops.pipelining import (
     require_list_of_stages,
 )
 from popdist_tf.program_code import program_code
-from popdist_tf.replica_state import ReplicaState
+from popdist_tf.replica_state import new_counter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -263,7 +261,7 @@ def _built(spec: IPUPipelineEstimatorSpec, features: Any, labels: Any, config: A
         )
     count: Any = spec.gradient_accumulation_count
     asked = asked_update(program_code(spec.optimizer_function, by_default=is_rewritten), results)
-    done = ReplicaState(lambda: tf.constant(0, tf.int64), "pipeline_micro_batches")
+    done = new_counter("pipeline_micro_batches")
     dtype = spec.pipeline_op_kwargs.get("gradient_accumulation_dtype")
     accumulator = GradientAccumulator(count, spec.reduction_method, dtype)
     index = done.assign_add(1) - 1

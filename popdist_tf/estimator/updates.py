@@ -83,7 +83,7 @@ class CountEvaluated(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
             run_context.session.run(self._assign, {self._value: now})
 
     def end(self, session: Any) -> None:
-        """Gives the checkpoint's step to the results."""
+        """Restores the checkpoint's step for the results."""
         session.run(self._assign, {self._value: self._first})
 
 

@@ -186,7 +186,7 @@ class GRU(_InputDropout, tf.keras.layers.GRU):  # type: ignore[misc]
     """
 
     def __init__(self, units: int, reset_after: bool = False, **kwargs: Any) -> None:
-        super().__init__(units, reset_after=reset_after, **_recurrent_settings(kwargs))
+        super().__init__(units, reset_after=reset_after, **kwargs)
 
 
 PopnnLSTM, PopnnGRU = LSTM, GRU

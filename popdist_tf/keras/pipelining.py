@@ -21,7 +21,7 @@ from popdist_tf.loops.accumulation import (
     accumulate,
     gradients_for,
 )
-from popdist_tf.replica_state import ReplicaState
+from popdist_tf.replica_state import ReplicaState, new_counter
 from popdist_tf.strategies.devices import warn_of_missing_replicas
 from popdist_tf.versions import build_optimizer, keras_is_3, strategy_of
 
@@ -114,7 +114,7 @@ class _Accumulation:
             replica = tf.distribute.get_replica_context()
             number = int(replica._replica_id_in_sync_group or 0)  # the number, not a tensor
             if number not in replicas:
-                counter = ReplicaState(lambda: tf.constant(0, tf.int64), "mini_batches")
+                counter = new_counter("mini_batches")
                 accumulator = GradientAccumulator(self.count, self.method, self.dtype)
                 replicas[number] = accumulator, counter
             accumulator, counter = replicas[number]

@@ -23,7 +23,7 @@ from popdist_tf.loops.accumulation import (
 from popdist_tf.loops.loss_scaling import LossScale
 from popdist_tf.loops.replicas import cross_replica_mean
 from popdist_tf.program_code import program_code
-from popdist_tf.replica_state import ReplicaState
+from popdist_tf.replica_state import new_counter
 from popdist_tf.versions import build_optimizer, is_legacy, keras_is_3, optimizer_kinds
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def GradientAccumulationOptimizer(  # noqa: N802 - published name
                 opt, [variable for _, variable in pairs]
             )  # no variables inside of the branch
             if number not in replicas:
-                counter = ReplicaState(lambda: tf.constant(0, tf.int64), "mini_batches")
+                counter = new_counter("mini_batches")
                 replicas[number] = GradientAccumulator(*settings), counter
         accumulator, counter = replicas[number]
 

@@ -21,7 +21,7 @@ from popdist_tf.loops.accumulation import (
 from popdist_tf.loops.loss_scaling import LossScale
 from popdist_tf.loops.replicas import cross_replica_mean
 from popdist_tf.program_code import program_code
-from popdist_tf.replica_state import ReplicaState
+from popdist_tf.replica_state import ReplicaState, new_counter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -170,9 +170,7 @@ class GradientAccumulationOptimizerV2(IpuOptimizer):
             )
         number = replica._replica_id_in_sync_group  # noqa: SLF001 - the number, not a tensor
         if number not in self._replicas:
-            counter = ReplicaState(
-                lambda: tf.constant(0, tf.int64), f"{self.get_name()}/mini_batches"
-            )
+            counter = new_counter(f"{self.get_name()}/mini_batches")
             self._replicas[number] = (GradientAccumulator(*self._settings), counter)
         accumulator, counter = self._replicas[number]
         return accumulate(

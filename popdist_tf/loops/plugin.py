@@ -9,7 +9,7 @@ import tensorflow.compat.v2 as tf
 from popdist_tf.errors import LayerError
 from popdist_tf.loops.operations import keep_with_graph
 from popdist_tf.loops.replicas import replica_count
-from popdist_tf.replica_state import ReplicaState
+from popdist_tf.replica_state import ReplicaState, new_counter
 
 
 def ipu_event_trace(name: str | None = None) -> Any:
@@ -109,7 +109,7 @@ def ipu_stateful_gradient_accumulate(
             accepted="a fixed shape, in code of a loop or tf.function",
         )
     total = ReplicaState(lambda: tf.zeros(gradient.shape, gradient.dtype), "accumulated/total")
-    count = ReplicaState(lambda: tf.constant(0, tf.int64), "accumulated/count")
+    count = new_counter("accumulated/count")
     keep_with_graph(total, count)
     is_last = tf.equal(count.assign_add(1) % num_mini_batches, 0)
     summed = total.assign_add(gradient)

@@ -73,7 +73,7 @@ class MixedPrecision(TorchFunctionMode):
         kwargs = kwargs or {}
         taken, named = of_one_precision(func, args, kwargs)
         result = func(*taken, **named)
-        if func in _NORMS:
+        if func in _NORMS and taken is not args:
             both = (_tensors((*a, *k.values())) for a, k in ((args, kwargs), (taken, named)))
             for given, used in zip(*both, strict=True):
                 if used is not given and not given.requires_grad:

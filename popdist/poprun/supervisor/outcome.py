@@ -29,7 +29,7 @@ START_CODE = 2
 """The exit code of a job that this machine could not start."""
 
 ENDED_UNHEARD = "if the host still runs, its guards end what is left there"
-"""What is known of instances on a host that cannot be reached."""
+"""The end of a sentence about instances on a host that cannot be reached."""
 
 _KILLED = 137
 _RAISED = 1

@@ -16,7 +16,6 @@ _GROWTH = 8
 """Bytes by which the last state of a bar may be longer than the others: numbers grow. What is
 longer is a message that begins behind a bar, such as an error."""
 
-
 _MOST_MESSAGES = 4096
 _LEVELS = (b"I", b"W")
 
@@ -39,7 +38,7 @@ class RepeatedOutput:
         self._authors: dict[bytes, int] = {}
 
     def feed(self, index: int, stream: int, text: bytes, now: float) -> bytes:
-        """What to show of an instance's whole lines and states.
+        """The part of an instance's whole lines and states that is shown.
 
         Args:
             index: The instance.
