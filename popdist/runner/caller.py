@@ -255,6 +255,8 @@ def to_words(options: Mapping[str, Any]) -> list[str]:
 
 
 def _words_of(option: Option, keyword: str, value: Any) -> list[str]:
+    if value in option.words:
+        return [f"--{option.name}={value}"]
     if option.kind is FLAG:
         if not isinstance(value, int) or value < 0:  # -v may be given twice
             raise _unaccepted(keyword, value, "True or False")

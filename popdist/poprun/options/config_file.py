@@ -122,7 +122,7 @@ def _convert(option: Option, text: str, path: str) -> object:
             path,
             f"the value of '{option.name}' is not accepted",
             value=text,
-            accepted=option.kind.accepted.replace("no value", "true or false"),
+            accepted=option.accepted.replace("no value", "true or false"),
         ) from None
 
 

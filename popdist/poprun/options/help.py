@@ -74,7 +74,7 @@ def options_table() -> str:
     for group, options in _groups().items():
         rows.append(f"| **{group}** | | | | |")
         rows += [
-            f"| `{_spelling(option)}` | {_cell(option.kind.accepted)} "
+            f"| `{_spelling(option)}` | {_cell(option.accepted)} "
             f"| {_cell(_default(option) or '-')} | {_cell(option.help)} | {option.since} |"
             for option in options
         ]
@@ -117,7 +117,8 @@ def _groups() -> dict[str, list[Option]]:
 
 def _spelling(option: Option) -> str:
     names = ", ".join([*option.aliases, f"--{option.name}"])
-    return f"{names} {option.kind.metavar}".rstrip()
+    values = f"[{'|'.join(('yes', 'no', *option.words))}]" if option.words else option.kind.metavar
+    return f"{names} {values}".rstrip()
 
 
 def _default(option: Option) -> str:

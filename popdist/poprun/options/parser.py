@@ -116,8 +116,7 @@ def _value(option: Option, source: Source) -> object:
     if option.repeatable:
         return tuple(given)
     if option.kind is FLAG:
-        words = [one for one in given if isinstance(one, str)]
-        return words[-1] if words else sum(map(bool, given))
+        return given[-1] if option.words else sum(map(bool, given))
     if len(given) > 1:
         raise UsageError(
             "PD100",
@@ -153,7 +152,7 @@ def read_variables(environ: Mapping[str, str]) -> tuple[Source, tuple[str, ...]]
                     "PD100",
                     f"environment variable {name} is not accepted as --{option.name}",
                     value=text,
-                    accepted=option.kind.accepted.replace("no value", "yes or no"),
+                    accepted=option.accepted.replace("no value", "yes or no"),
                     hint=f"unset {name}, or correct it",
                 ) from None
             names[option.name] = name

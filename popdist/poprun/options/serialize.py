@@ -75,7 +75,7 @@ def _left_out(line: CommandLine) -> list[str]:
 
 def _toml(option: Option, value: object) -> str:
     if option.kind is FLAG:
-        return _quoted(value) if isinstance(value, str) else "true"
+        return _quoted(value) if isinstance(value, str) else "true" if value else "false"
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, tuple):
@@ -121,15 +121,15 @@ def respell(line: CommandLine, without: Collection[str]) -> list[str]:
         word
         for option in OPTIONS
         if option.name in line.given and option.name not in without and not option.typed_only
-        for word in _words(option.name, option.kind is FLAG, line.values[option.name])
+        for word in _words(option, line.values[option.name])
     ]
 
 
-def _words(name: str, is_flag: bool, value: object) -> list[str]:
-    if is_flag:
-        return [f"--{name}={value}" if isinstance(value, str) else f"--{name}"]
+def _words(option: Option, value: object) -> list[str]:
+    if option.kind is FLAG and not option.words:
+        return [f"--{option.name}"] if value else []
     values = value if isinstance(value, tuple) else (value,)
-    return [f"--{name}={spelled(one)}" for one in values]
+    return [f"--{option.name}={spelled(one)}" for one in values]
 
 
 def spelled(value: object) -> str:
@@ -158,7 +158,7 @@ def _values(option: Option, value: object) -> list[object]:
 
 def _shown(option: Option, value: object) -> str:
     if option.kind is FLAG:
-        return f"={value}" if isinstance(value, str) else ""
+        return f"={value}" if isinstance(value, str) else "" if value else "=no"
     text = spelled(value)
     if option.name == "env":
         return f"={hide_assignment(text)}"

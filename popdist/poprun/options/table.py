@@ -181,7 +181,7 @@ OPTIONS: tuple[Option, ...] = (
         "sdk-names",
         FLAG,
         "Let the program import popart, poptorch, horovod.popart and tensorflow.python.ipu; with "
-        "tf1 behind it, tensorflow is TensorFlow 1's interface",
+        "tf1, tensorflow is TensorFlow 1's interface",
         _JOB,
         words=("tf1",),
         since="popdist",

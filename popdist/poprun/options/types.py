@@ -53,7 +53,7 @@ class Option(Record):
         excludes: The name of an option that excludes it.
         takes_options: Whether its value is made of options of another program, so that one which
             looks like an option of the launcher is meant.
-        words: Of a flag: the words that may follow it as its value.
+        words: Of a flag: the words that may follow it as its value, beside yes and no.
         ipu_only: Whether it is about IPUs, their links or their server, and so without effect on a
             host.
         since: The SDK that introduced it, or "popdist" for ours.
@@ -81,6 +81,19 @@ class Option(Record):
             ValueError: The text is not accepted.
         """
         return text if text in self.words else self.kind.convert(text)
+
+    def takes(self, text: str) -> bool:
+        """Whether a text is a value of this option."""
+        try:
+            self.convert(text)
+        except ValueError:
+            return False
+        return True
+
+    @property
+    def accepted(self) -> str:
+        """What is accepted, in words."""
+        return ", ".join([self.kind.accepted, *(("yes", "no", *self.words) if self.words else ())])
 
     @property
     def variable(self) -> str:

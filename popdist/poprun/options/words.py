@@ -69,7 +69,7 @@ def read_words(arguments: Sequence[str]) -> tuple[Given, tuple[str, ...]]:
         position += 1
         if option.kind is FLAG:
             following = arguments[position] if position < len(arguments) else None
-            if text is None and following in option.words:
+            if text is None and option.words and following is not None and option.takes(following):
                 text = following
                 position += 1
             typed.setdefault(option.name, []).append(_flag(option, text))
@@ -97,11 +97,12 @@ def read_words(arguments: Sequence[str]) -> tuple[Given, tuple[str, ...]]:
 
 
 def _flag(option: Option, text: str | None) -> object:
-    """The value of a flag: true, or one of its words."""
-    if text is not None and text not in option.words:
-        alone = f"write --{option.name} alone"
-        raise _malformed(option, text, hint=" or =".join([alone, *option.words]))
-    return text or True
+    """The value of a flag: true, or that of the word behind it where it may have one."""
+    if text is None:
+        return True
+    if not option.words:
+        raise _malformed(option, text, hint=f"write --{option.name} alone")
+    return _convert(option, text)
 
 
 def _module(words: Sequence[str]) -> tuple[str, ...]:
@@ -196,7 +197,7 @@ def _unknown(name: str) -> UsageError:
 
 def _convert(option: Option, text: str) -> object:
     try:
-        return option.kind.convert(text)
+        return option.convert(text)
     except ValueError:
         # mpirun's --tag-output, and flags of other tools, stand alone.
         hint = f"--{option.name} yes, and then the program" if option.kind is BOOLEAN else None
@@ -208,6 +209,6 @@ def _malformed(option: Option, text: str, hint: str | None = None) -> UsageError
         "PD100",
         f"the value of --{option.name} is not accepted",
         value=text,
-        accepted=option.kind.accepted,
+        accepted=option.accepted,
         hint=hint,
     )

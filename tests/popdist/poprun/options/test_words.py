@@ -1,3 +1,4 @@
+import json
 import os
 import re
 import subprocess
@@ -9,6 +10,7 @@ import pytest
 from popdist.errors import UsageError
 from popdist.poprun.options import other_launchers
 from popdist.poprun.options.parser import parse
+from popdist.poprun.options.serialize import config_text, provenance, respell
 from popdist.poprun.options.table import BY_ALIAS, BY_NAME, OPTIONS
 from popdist.poprun.options.types import FLAG
 
@@ -167,3 +169,33 @@ def test_all_options_of_installed_launchers_are_known(command):
         if each.replace("_", "-") not in ours and not other_launchers.instead_of(each)
     ]
     assert not unknown
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        ([], True), (["yes"], True), (["on"], True), (["no"], False), (["tf1"], "tf1"),
+        (["tf1", "--sdk-names", "no"], False), (["no", "--sdk-names"], True),
+    ],
+)  # fmt: skip
+def test_a_flag_with_words_takes_yes_and_no_as_other_options_do(words, value):
+    line = parse(["--sdk-names", *words, "python", "x.py"])
+    assert (line.values["sdk-names"], line.program) == (value, ("python", "x.py"))
+    name = "" if value is True else f"={value or 'no'}"
+    assert provenance(line).split()[1] == f"--sdk-names{name}"
+    (word,) = respell(line, ())
+    assert parse([word, "x"]).values["sdk-names"] == value
+    assert config_text(line).splitlines().count(f"sdk-names = {json.dumps(value)}") == 1
+
+
+def test_a_flag_that_a_variable_switches_off_stays_off():
+    line = parse(["x"], {"POPRUN_VERBOSE": "no"})
+    assert respell(line, ()) == []
+    assert "verbose = false" in config_text(line)
+
+
+def test_another_word_behind_a_flag_is_refused_or_the_program():
+    with pytest.raises(UsageError, match="no value, yes, no, tf1"):
+        parse(["--sdk-names=maybe", "x"])
+    assert parse(["--sdk-names", "yes.py"]).program == ("yes.py",)
+    assert parse(["-v", "yes"]).program == ("yes",)
