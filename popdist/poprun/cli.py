@@ -208,6 +208,7 @@ def _launch(job: Job, line: CommandLine) -> int:
 
 
 def _start(job: Job, line: CommandLine, mpirun: Mpirun, ready: Ready, log: Log) -> int:
+    from popdist.poprun.machines.hosts import has_shared_memory
     from popdist.poprun.plan.mpirun import build_command
     from popdist.poprun.plan.rendezvous import rendezvous
 
@@ -225,6 +226,9 @@ def _start(job: Job, line: CommandLine, mpirun: Mpirun, ready: Ready, log: Log) 
             run=run,
             meeting=rendezvous(job, instances, os.environ),
             as_root=os.geteuid() == 0,
+            has_tcp=not has_shared_memory(job.num_instances)
+            if job.mpi_tcp is None
+            else job.mpi_tcp,
         )
 
     if job.dry_run:

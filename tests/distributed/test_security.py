@@ -1,5 +1,6 @@
 """While a job runs, poprun and its guards do not listen, and show no secret."""
 
+import contextlib
 import os
 import re
 import signal
@@ -8,9 +9,43 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.distributed.jobs import LAUNCHER, run_command
 
 LISTENING = "0A"
+MPI = """
+import ctypes, os, pathlib, sys, time
+prefix = pathlib.Path(os.environ.get("OPAL_PREFIX") or pathlib.Path(sys.executable).parents[1])
+mpi = ctypes.CDLL(next(prefix.glob("lib*/libmpi.so.40")), ctypes.RTLD_GLOBAL)
+assert mpi.MPI_Init(0, 0) == 0
+"""
+HOLDS = (
+    MPI
+    + """
+pathlib.Path(sys.argv[1], os.environ["RANK"]).touch()
+time.sleep(60)
+"""
+)
+SPAWNS = (
+    MPI
+    + """
+one = lambda name: ctypes.byref(ctypes.c_char.in_dll(mpi, "ompi_mpi_" + name))
+parent, children, sent = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_int(42)
+mpi.MPI_Comm_get_parent(ctypes.byref(parent))
+if parent.value == ctypes.addressof(ctypes.c_char.in_dll(mpi, "ompi_mpi_comm_null")):
+    words = (ctypes.c_char_p * 3)(b"-c", os.environ["SPAWNED"].encode(), None)
+    mpi.MPI_Comm_spawn(sys.executable.encode(), words, 1, one("info_null"), 0, one("comm_world"),
+                       ctypes.byref(children), None)
+    root = -4 if os.environ["RANK"] == "0" else -2  # MPI_ROOT, MPI_PROC_NULL
+    mpi.MPI_Bcast(ctypes.byref(sent), 1, one("int"), root, children)
+else:
+    got = ctypes.c_int(0)
+    mpi.MPI_Bcast(ctypes.byref(got), 1, one("int"), 0, parent)
+    print("child got", got.value, flush=True)
+mpi.MPI_Finalize()
+"""
+)
 
 
 def listening_inodes():
@@ -83,6 +118,43 @@ def test_nothing_of_ours_listens(tmp_path):
         finally:
             os.kill(launcher.pid, signal.SIGTERM)
             launcher.wait(timeout=60)
+
+
+@contextlib.contextmanager
+def held_job(folder, *options):
+    """The process of a job whose two instances have entered MPI."""
+    words = [*LAUNCHER, "-np", "2", *options, sys.executable, "-c", HOLDS, str(folder)]
+    with subprocess.Popen(words) as launcher:
+        try:
+            deadline = time.monotonic() + 60
+            while len(list(folder.iterdir())) < 2:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            yield launcher.pid
+        finally:
+            os.kill(launcher.pid, signal.SIGTERM)
+            launcher.wait(timeout=60)
+
+
+@pytest.mark.parametrize(("tcp", "listen"), [(None, 0), ("no", 0), ("yes", 2)])
+def test_programs_listen_only_if_mpi_may_use_tcp(tmp_path, mpirun, tcp, listen):
+    options = [f"--mpirun={mpirun}", *([] if tcp is None else [f"--mpi-tcp={tcp}"])]
+    with held_job(tmp_path, *options) as launcher:
+        listening = listening_inodes()
+        programs = [pid for pid in family(launcher) if HOLDS.encode() in command_of(pid)
+                    and command_of(pid)[1] == b"-c"]  # fmt: skip
+        assert len(programs) == 2
+        assert len([pid for pid in programs if sockets_of(pid) & listening]) == listen
+
+
+def test_a_program_that_starts_mpi_programs_is_told_what_it_needs(mpirun):
+    job = [*LAUNCHER, f"--mpirun={mpirun}", "-np", "2"]
+    program = [sys.executable, "-c", SPAWNS]
+    code, output = run_command([*job, *program], env={"SPAWNED": SPAWNS})
+    assert code
+    assert "hint: poprun --mpi-tcp=yes, which MPI_Comm_spawn" in output
+    code, output = run_command([*job, "--mpi-tcp=yes", *program], env={"SPAWNED": SPAWNS})
+    assert (code, output) == (0, "child got 42\n")
 
 
 SEARCH = (

@@ -308,6 +308,15 @@ OPTIONS: tuple[Option, ...] = (
         since="popdist",
     ),
     Option(
+        "mpi-tcp",
+        BOOLEAN,
+        "Whether MPI may use TCP on one machine, as MPI_Comm_spawn needs; each instance then "
+        "listens on a port",
+        _MPI,
+        shown_default="no, if shared memory has room",
+        since="popdist",
+    ),
+    Option(
         "mpi-global-args",
         TEXT,
         "Global options for mpirun; may be given several times",

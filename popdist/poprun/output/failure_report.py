@@ -55,6 +55,11 @@ def failure_report(
         lines.append("every program had ended well, but mpirun did not end, and was killed")
     if outcome.exit_code:
         lines += _failure(outcome, instances, logs, only)
+        if outcome.needs_tcp:
+            lines.append(
+                "MPI found no way between two processes, as its TCP is off on one machine; hint: "
+                "poprun --mpi-tcp=yes, which MPI_Comm_spawn and MPI_Comm_connect need"
+            )
         lines.append(f"exit code {outcome.exit_code}")
     return "\n".join(f"poprun: {line}" for line in lines)
 

@@ -87,12 +87,14 @@ class Command(Record):
         contexts: One context per instance; none where a file has the contexts.
         program: The program and its arguments.
         environment: The whole environment of mpirun.
+        has_tcp: Whether MPI may use TCP.
     """
 
     head: tuple[str, ...]
     contexts: tuple[Context, ...]
     program: tuple[str, ...]
     environment: Mapping[str, str]
+    has_tcp: bool = True
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -202,7 +204,7 @@ def into_file(command: Command, path: str) -> tuple[Command, str]:
         lines.append(line)
     environment = {**command.environment, **variables}
     return (
-        Command((*command.head, "--app", path), (), (), environment),
+        Command((*command.head, "--app", path), (), (), environment, command.has_tcp),
         "\n".join([*lines, ""]),
     )
 

@@ -51,6 +51,7 @@ class Job(Record):
         executable_cache_path: Folder for compiled programs.
         variables: The variables that the user sets for instances.
         mpirun: The mpirun that the user named, or None.
+        mpi_tcp: Whether MPI may use TCP on one machine; None where shared memory decides.
         global_args: More words for mpirun.
         local_args: More words for mpirun in front of every instance's program.
         instance_args: The same for single instances, by index.
@@ -88,6 +89,7 @@ class Job(Record):
     ipu_version: int | None = None
     executable_cache_path: str | None = None
     mpirun: str | None = None
+    mpi_tcp: bool | None = None
     global_args: tuple[str, ...] = ()
     local_args: tuple[str, ...] = ()
     tag_output: bool = False
@@ -180,6 +182,7 @@ def make_job(line: CommandLine, environ: Mapping[str, str]) -> Job:
         executable_cache_path=values["executable-cache-path"],
         variables=variables,
         mpirun=values["mpirun"],
+        mpi_tcp=values["mpi-tcp"],
         global_args=global_args,
         local_args=local_args,
         instance_args=instance_args,

@@ -27,6 +27,9 @@ TARGET_OPTIONS = "POPLAR_TARGET_OPTIONS"
 """The published variable that describes links to programs; all values are texts."""
 _SAYS_SOMETHING = {"num-ilds", "ipu-link-routing-type", "gw-link-routing-type", "sync-type"}
 _BETWEEN_INSTANCES = "OMPI_MCA_btl_tcp_if_include"
+WITHOUT_TCP = {"OMPI_MCA_btl": "^tcp"}
+"""Open MPI's setting for a job on one machine whose instances reach each other by shared memory.
+With TCP, each would listen on a port of all addresses."""
 _OCTETS = 4
 _HIGHEST_OCTET = 255
 _LONGEST_INTERFACE = 15  # Linux has no longer names
@@ -71,15 +74,17 @@ def build_command(
     run: Run,
     meeting: Mapping[str, str],
     as_root: bool,
+    has_tcp: bool = True,
 ) -> Command:
     """Builds the command: one application context per instance.
 
     ``meeting`` has the variables of `popdist.poprun.plan.rendezvous`. With ``as_root``, mpirun is
-    allowed to run as root.
+    allowed to run as root. On one machine, ``has_tcp`` is whether MPI may use TCP.
     """
     here = {**EVERYWHERE, **network_variables(job, mpirun.dialect, environ)}
     if job.is_local:
         here |= {mpirun.dialect.session_variable: run.session, **ONE_HOST}
+        here |= {} if has_tcp or _chooses_transports(job) else WITHOUT_TCP
     else:
         here[mpirun.dialect.own_session_variable] = run.session
     targets = target_options(job, environ)
@@ -117,7 +122,16 @@ def build_command(
         if kept := STANDARD & job.variables.sets(one.index):
             settings.append(f"keep={','.join(sorted(kept))}")
         contexts.append(Context(tuple(options), start, tuple(settings)))
-    return Command(_head(job, mpirun, as_root=as_root), tuple(contexts), job.program, environment)
+    has_tcp = not WITHOUT_TCP.items() <= environment.items()
+    head = _head(job, mpirun, as_root=as_root)
+    return Command(head, tuple(contexts), job.program, environment, has_tcp)
+
+
+def _chooses_transports(job: Job) -> bool:
+    """Whether the user names MPI's transports, in options for mpirun or a variable for programs."""
+    words = {*job.global_args, *job.local_args}.union(*job.instance_args.values())
+    names = set(job.variables.common).union(*job.variables.single.values())
+    return "btl" in words or not names.isdisjoint(WITHOUT_TCP)
 
 
 def _head(job: Job, mpirun: Mpirun, *, as_root: bool) -> tuple[str, ...]:

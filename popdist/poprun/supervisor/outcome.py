@@ -157,6 +157,8 @@ class Outcome:
         guard_died: Whether a guard was killed.
         was_refused: Whether the kernel has refused a process for an instance.
         forced: Whether patience ran out and mpirun was killed.
+        needs_tcp: Whether mpirun has said that programs cannot reach each other, and MPI's TCP is
+            off.
         unwritten: Bytes of output that could not be written.
         began_at: When it was started, in seconds since the epoch.
         seconds: How long it took.
@@ -174,6 +176,7 @@ class Outcome:
         self.guard_died = False
         self.was_refused = False
         self.forced = False
+        self.needs_tcp = False
         self.unwritten = 0
         self.began_at = 0.0
         self.seconds = 0.0

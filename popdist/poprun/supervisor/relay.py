@@ -27,6 +27,12 @@ _CHATTER = (b"mpirun: Forwarding signal ", b"sh: Warning: setpgid(")
 """What Open MPI says of signals that the launcher has it carry, and of an ssh that is so quick, on
 a busy machine, that mpirun finds it running or ended already. Neither means anything for a job."""
 
+_UNREACHABLE = (
+    b"MPI processes are unable to reach each other",
+    b"ORTE_ERROR_LOG: Unreachable in file",
+)
+"""What mpirun, or a program of Open MPI 4, says of processes without a way between them."""
+
 
 class Relay:
     """Reads what guards and mpirun say.
@@ -43,6 +49,7 @@ class Relay:
         shows_repeats: Whether progress bars and messages of libraries of each instance are shown.
         expected: The instances of a job on one machine. Until they have started, mpirun's own words
             are held for a longer while: if it fails, a known cause says more.
+        has_tcp: Whether MPI may use TCP.
 
     Attributes:
         closed: Whether the reader of the launcher's output has gone away.
@@ -61,6 +68,7 @@ class Relay:
         merges: bool,
         shows_repeats: bool = True,
         expected: int = 0,
+        has_tcp: bool = True,
     ) -> None:
         self.closed = False
         self.started: list[InstanceRecord] = []
@@ -80,6 +88,7 @@ class Relay:
         self._backlog: list[bytes] = []
         self._backlog_size = 0
         self._expected = expected
+        self._has_tcp = has_tcp
         self._held: list[tuple[int, bytes]] = []
         self._held_since = self._began = time.monotonic()
         self._text: list[bytes] = []
@@ -133,8 +142,13 @@ class Relay:
     def _hold(self, fd: int, data: bytes) -> None:
         """Takes mpirun's own words, which are shown unless a cause becomes known soon."""
         if data:
+            self._look_for_tcp(data)
             self._held_since = self._held_since if self._held else time.monotonic()
             self._held.append((fd, data))
+
+    def _look_for_tcp(self, text: bytes) -> None:
+        if not self._has_tcp and any(words in text for words in _UNREACHABLE):
+            self._outcome.needs_tcp = True
 
     def _held_until(self) -> float:
         if self._token is not None:  # causes on other hosts become known late
@@ -271,6 +285,7 @@ class Relay:
         one.speaks = fields["speaks"] == "1"
         one.lost, one.asked, one.tail = fields["lost"], fields["asked"] == "1", tail
         self._log.debug(f"instance {index} ended: code {one.code}, signal {one.signal}")
+        self._look_for_tcp(tail)
         self._outcome.guard_died |= one.lost == frames.GUARD_KILLED
         if one.lost and not one.asked:
             self._outcome.first_lost = self._outcome.first_lost or one

@@ -110,6 +110,7 @@ class Supervisor:
             merges=shows_several,
             shows_repeats=not shows_several or self._job.display.repeated_output == "all",
             expected=self._job.num_instances if self._is_local else 0,
+            has_tcp=command.has_tcp,
         )
         handlers: Handlers = {}
         others = children_of(os.getpid())

@@ -45,6 +45,7 @@ SURFACE = """
 --numa-aware ; boolean ; None
 --process-placement ; spreadnuma|disabled ; None
 --mpirun ; file ; None
+--mpi-tcp ; boolean ; None
 --mpi-global-args ; text ; None ; repeatable
 --mpi-local-args ; text ; None ; repeatable
 --instance-mpi-local-args ; text ; None ; repeatable

@@ -16,12 +16,13 @@ from tests.popdist.poprun.plan.test_placement import job as make_job
 ENVIRON = {"PATH": "/bin", "PYTHONPATH": "/p", "HOME": "/h", "SECRET_TOKEN": "s3cret"}
 
 
-def build(job, dialect=OPEN_MPI_4, *, as_root=False, environ=ENVIRON):
+def build(job, dialect=OPEN_MPI_4, *, as_root=False, environ=ENVIRON, **settings):
     mpirun = Mpirun("/opt/bin/mpirun", dialect)
     run = Run("pipe=/t/p", "/t/mpi")
     return build_command(
-        job, place(job), mpirun, environ, run=run, meeting={"MASTER_PORT": "1"}, as_root=as_root
-    )
+        job, place(job), mpirun, environ, run=run, meeting={"MASTER_PORT": "1"}, as_root=as_root,
+        **settings,
+    )  # fmt: skip
 
 
 def contexts(command):
@@ -166,3 +167,35 @@ def test_programs_are_told_about_links_where_the_user_speaks_of_them():
     assert all(TARGET_OPTIONS in forwarded(part) for part in contexts(command))
     own = build(linked, environ={**ENVIRON, TARGET_OPTIONS: "{}"})
     assert own.environment[TARGET_OPTIONS] == "{}"
+
+
+@pytest.mark.parametrize("dialect", [OPEN_MPI_4, OPEN_MPI_5])
+def test_mpi_has_no_tcp_on_one_machine(dialect):
+    command = build(make_job(2, 2), dialect, has_tcp=False)
+    assert command.environment["OMPI_MCA_btl"] == "^tcp"
+    assert not command.has_tcp
+    for other in (
+        build(make_job(2, 2), dialect, has_tcp=True),
+        build(make_job(2, 2, hosts=(Host("a"), Host("b"))), dialect, has_tcp=False),
+    ):
+        assert "OMPI_MCA_btl" not in other.environment
+        assert other.has_tcp
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"global_args": ("--mca", "btl", "self,tcp")},
+        {"local_args": ("-mca", "btl", "self,tcp")},
+        {"instance_args": {1: ("--mca", "btl", "self,tcp")}},
+        {"variables": Variables((), {"OMPI_MCA_btl": "self,tcp"})},
+        {"variables": Variables((), {}, {1: {"OMPI_MCA_btl": "self,tcp"}})},
+    ],
+)
+def test_transports_that_the_user_chooses_stay(chosen):
+    command = build(make_job(2, 2, **chosen), has_tcp=False)
+    assert "OMPI_MCA_btl" not in command.environment
+    assert command.has_tcp
+    mine = build(make_job(2, 2), environ={**ENVIRON, "OMPI_MCA_btl": "self,tcp"}, has_tcp=False)
+    assert mine.environment["OMPI_MCA_btl"] == "self,tcp"
+    assert mine.has_tcp
