@@ -56,6 +56,7 @@ CODES: dict[str, str] = {
     "PD121": "the job and its Slurm allocation contradict each other",
     "PD122": "nodes of a job (--nnodes) do not meet",
     "PD123": "the key of a job's nodes (--nnodes) is missing, too short or not secret",
+    "PD126": "no control groups can be made for a job (--control-groups)",
     "PD130": "a partition does not exist or cannot be created",
     "PD131": "a partition's devices are in use",
     "PD133": "a partition does not fit the job",

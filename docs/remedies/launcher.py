@@ -129,6 +129,16 @@ REMEDIES = {
         "The directory in which poprun was started does not exist any more.",
         "`cd` to a directory that exists.",
     ),
+    "PD126": (
+        (
+            "`--control-groups` needs control groups of version 2 with `cgroup.kill` (Linux 5.14), "
+            "in which poprun may make groups: as root, or where a manager delegates them."
+        ),
+        (
+            "`systemd-run --user --scope -p Delegate=yes poprun ...`, or without this option. In a "
+            "container, `/sys/fs/cgroup` must be writable."
+        ),
+    ),
     "PD122": (
         "The nodes of a job with `--nnodes` did not meet, or node 0 refused one.",
         """\

@@ -6,6 +6,7 @@ import os
 import select
 from time import monotonic
 
+from popdist.errors import LaunchError, UsageError
 from popdist.poprun.log import say
 from popdist.poprun.plan.command import Run, check_lengths, check_open_files, into_file, needs_file
 from popdist.poprun.plan.placement import place
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from popdist.poprun.supervisor.supervisor import Supervisor
 
 _INTERRUPTED = 130
+_LAST_WORD_SECONDS = 1.0
 
 PAUSE_SECONDS = 1.0
 """Seconds between the end of a job and its next start."""
@@ -65,6 +67,30 @@ def rehearse(job: Job, build: Callable[[Run], Command]) -> Command:
 def _check_this_machine(job: Job) -> None:
     if job.is_local:
         check_open_files(job.num_instances, has_one_guard=job.has_one_guard)
+    if job.limits.control_groups:
+        _check_groups(job)
+
+
+def _check_groups(job: Job) -> None:
+    from popdist.poprun.protocol.control_group import check
+
+    if job.limits.allow_daemons or not job.is_local:
+        raise UsageError(
+            "PD101",
+            "--control-groups is for jobs on one machine whose daemons end with them",
+            value="--allow-daemons yes" if job.limits.allow_daemons else "several hosts",
+            hint="leave out --control-groups",
+        )
+    try:
+        check()
+    except OSError as error:
+        raise LaunchError(
+            "PD126",
+            f"no control group can be made for the job: {error.strerror or error}",
+            value=error.filename,
+            accepted="control groups of version 2 in which poprun may make others (Linux 5.14)",
+            hint="systemd-run --user --scope -p Delegate=yes poprun ..., or no --control-groups",
+        ) from None
 
 
 def _as_started(command: Command, contexts: str, room: int) -> tuple[Command, str]:
@@ -117,6 +143,8 @@ class Launch:
     def run(self) -> int:
         """Runs the job to its end, and returns the exit code."""
         timelines: str | None = None
+        if self._job.limits.control_groups:
+            from popdist.poprun.protocol.control_group import end_job
         try:
             while True:
                 folder = new_folder(
@@ -133,6 +161,8 @@ class Launch:
                     folder.remove()
                     if self._supervisor is not None:
                         self._supervisor.release()
+                    if self._job.limits.control_groups:  # a guard that was killed leaves them
+                        end_job(os.path.basename(folder.path), _LAST_WORD_SECONDS)
                 if not self._goes_on(outcome):
                     break
         except KeyboardInterrupt:  # between two starts

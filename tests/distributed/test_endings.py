@@ -6,11 +6,13 @@ import subprocess
 import sys
 import time
 import uuid
+from pathlib import Path
 
 import pytest
 
+from popdist.poprun.protocol.control_group import _own_group, check
 from popdist.poprun.protocol.guard_argv import JOB, Fronts
-from popdist.poprun.protocol.own_folder import make_folder, mark, new_name
+from popdist.poprun.protocol.own_folder import has_our_form, make_folder, mark, new_name
 from tests.distributed.endings import DETACHING, STUBBORN, Job, children
 from tests.distributed.jobs import LAUNCHER, ROOT, run_command
 
@@ -26,6 +28,18 @@ def job(mpirun, tmp_path):
     yield start
     for one in started:
         one.clean_up()
+
+
+@pytest.fixture
+def groups():
+    """A function for the names of the control groups of jobs; skips where there can be none."""
+    try:
+        check()
+    except OSError as error:
+        pytest.skip(f"NO CONTROL GROUPS: {error}")
+    top = Path(_own_group())
+    before = set(top.iterdir())
+    return lambda: [path for path in {*top.iterdir()} - before if has_our_form(path.name)]
 
 
 def test_an_interrupt_during_the_start(job):
@@ -72,6 +86,69 @@ def test_a_daemon_without_its_environment_ends_with_the_last_program(mpirun):
     status, output = run_command([*LAUNCHER, f"--mpirun={mpirun}", "-np", "2", "sh", "-c", code])
     assert status == 0, output
     assert run_command(["pgrep", "-fx", f"sleep {mark}"]) == (1, "")
+
+
+DAEMON = "env -i setsid sh -c 'sleep {mark} </dev/null >/dev/null 2>&1 &'"
+
+
+def test_a_daemon_without_its_environment_ends_with_its_program_in_a_group(mpirun, groups):
+    mark = f"300.{uuid.uuid4().int}"
+    daemon = DAEMON.format(mark=mark)
+    code = f"[ $RANK = 1 ] || {{ {daemon}; exit 0; }}; sleep 3; pgrep -fx 'sleep {mark}'"
+    job = [*LAUNCHER, f"--mpirun={mpirun}", "--control-groups=yes", "-np", "2", "sh", "-c", code]
+    status, output = run_command(job)
+    assert (status, groups()) == (1, []), output  # pgrep's, as it finds none
+    assert "instance 1 on localhost" in output
+
+
+def test_a_daemon_without_its_environment_ends_with_a_killed_job_in_a_group(
+    mpirun, tmp_path, groups
+):
+    mark = f"300.{uuid.uuid4().int}"
+    program = f"import subprocess\nsubprocess.run({DAEMON.format(mark=mark)!r}, shell=True)\n"
+    options = [f"--mpirun={mpirun}", "--control-groups=yes"]
+    running = Job(options, tmp_path, program=program + STUBBORN)
+    try:
+        running.until_ready()
+        guard = running.guard
+        assert len(groups()) == 1
+        os.kill(running.process.pid, signal.SIGKILL)
+        os.kill(guard, signal.SIGKILL)
+        until = time.monotonic() + 10
+        while groups():
+            assert time.monotonic() < until
+            time.sleep(0.1)
+        assert run_command(["pgrep", "-fx", f"sleep {mark}"]) == (1, "")
+    finally:
+        running.clean_up()
+
+
+def test_an_end_with_a_killed_guard_leaves_no_group(mpirun, tmp_path, groups):
+    running = Job([f"--mpirun={mpirun}", "--control-groups=yes"], tmp_path, program=DETACHING)
+    try:
+        running.until_ready()
+        os.kill(running.guard, signal.SIGKILL)
+        assert running.end()[0] == 137
+        assert groups() == []
+    finally:
+        running.clean_up()
+
+
+@pytest.mark.parametrize("option", ["--allow-daemons=yes", "--host=a,b"])
+def test_groups_are_refused_where_they_cannot_help(option):
+    job = [*LAUNCHER, "--control-groups=yes", "--preflight=no", option, "-np", "2", "true"]
+    status, output = run_command(job)
+    assert status == 2
+    assert "[PD101] --control-groups is for jobs on one machine" in output
+
+
+@pytest.mark.usefixtures("groups")
+def test_groups_that_cannot_be_made_are_an_error():
+    words = [*LAUNCHER, "--control-groups=yes", "-np", "2", "true"]
+    script = 'mount -t tmpfs -o ro tmpfs /sys/fs/cgroup && exec "$@"'
+    status, output = run_command(["unshare", "--mount", "sh", "-c", script, "sh", *words])
+    assert status == 2
+    assert "[PD126] no control group can be made for the job" in output
 
 
 def test_a_daemon_may_stay_if_the_user_says_so(mpirun, tmp_path):

@@ -97,8 +97,12 @@ def stand_by(folder: str, mpirun: int) -> None:
     try:
         import fcntl
 
+        from popdist.poprun.protocol.control_group import end_job
+
         fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX)
-        kill_marked(f"{JOB}={os.path.basename(folder)}", DRAIN_SECONDS)
+        name = os.path.basename(folder)
+        kill_marked(f"{JOB}={name}", DRAIN_SECONDS)
+        end_job(name, DRAIN_SECONDS)
         _see_out(mpirun)
         remove_own(folder)
     finally:

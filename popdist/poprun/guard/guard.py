@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from popdist.poprun.guard.heartbeat import Heartbeat
     from popdist.poprun.guard.program import Origin
     from popdist.poprun.guard.reporter import PipeChannel, StreamChannel
+    from popdist.poprun.protocol.control_group import Group
 
     Actions = dict[int, tuple[Callable[[], bool], int]]
 
@@ -115,6 +116,7 @@ class Guard:
         self._unwatched: list[int] = []
         self._status = ProgramStatus()
         self._progress = ProgressWatch(float(settings.get("progress", "0")), self._status)
+        self._group: Group | None = None
         self._heartbeat: Heartbeat | None = None
         if "heartbeat" in settings:
             from popdist.poprun.guard.heartbeat import Heartbeat
@@ -124,6 +126,14 @@ class Guard:
     def start(self) -> bool:
         """Starts the program; False where the kernel refuses a process, which is reported."""
         self._report = Reporter(self._channel)
+        if self._settings.get("group") == "1":
+            from popdist.poprun.protocol.control_group import Group
+
+            try:
+                self._group = Group(self._settings["job"], self._settings["index"])
+                self._origin.group = self._group
+            except OSError as error:
+                self._origin.group = error
         try:
             program = start_program(
                 self._settings,
@@ -201,6 +211,8 @@ class Guard:
         gone.
         """
         kill_group(self.pid)
+        if self._group is not None:
+            self._group.end(LAST_WORD_SECONDS)
         for stream in (self._out, self._err):
             stream.close(self._channel)
         self._report.stacks(self._stacks)

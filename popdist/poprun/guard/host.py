@@ -91,7 +91,9 @@ class _Front(Origin):
 
         Raises:
             ProcessLookupError: The process has ended.
+            OSError: The control group cannot be entered.
         """
+        super().enter()
         try:
             os.chdir(f"/proc/{self._process}/cwd")
         except FileNotFoundError as gone:

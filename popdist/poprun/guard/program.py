@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, MutableMapping
 
     from popdist.poprun.machines.cpus import Machine
+    from popdist.poprun.protocol.control_group import Group
 
 _MPIRUNS_OWN = (
     "OMPI_MCA_orte_local_tmpdir_base",
@@ -56,15 +57,25 @@ class Origin:
     Attributes:
         environ: The environment.
         machine: What is known of this machine; None to look.
+        group: The control group that the program enters, or why it cannot be made; None for none.
     """
 
     machine: Machine | None = None
+    group: Group | OSError | None = None
 
     def __init__(self, environ: dict[str, str]) -> None:
         self.environ = environ
 
     def enter(self) -> None:
-        """Takes over what the program does not inherit."""
+        """Takes over what the program does not inherit.
+
+        Raises:
+            OSError: The control group cannot be entered.
+        """
+        if isinstance(self.group, OSError):
+            raise self.group
+        if self.group is not None:
+            self.group.enter()
 
 
 def start_program(

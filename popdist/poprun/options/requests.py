@@ -99,6 +99,7 @@ class Limits(Request):
     forward_signals: str = "USR1,USR2"
     host_timeout: float = 30.0
     allow_daemons: bool = False
+    control_groups: bool = False
     check_weights: bool = True
 
     @property

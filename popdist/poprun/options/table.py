@@ -530,6 +530,15 @@ OPTIONS: tuple[Option, ...] = (
         since="popdist",
     ),
     Option(
+        "control-groups",
+        BOOLEAN,
+        "Keep each instance in a control group, so that no process outlives it; needs root or "
+        "delegated groups of version 2",
+        _SUPERVISION,
+        default=False,
+        since="popdist",
+    ),
+    Option(
         "check-weights",
         BOOLEAN,
         "Whether trained weights that differ between instances when all programs have ended are an "

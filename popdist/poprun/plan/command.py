@@ -278,6 +278,8 @@ def _limit_settings(job: Job, run: Run) -> list[str]:
     if job.num_instances > 1 or job.compare_folder:
         settings.append("watch=1")
     settings.append("daemons=1" if limits.allow_daemons else f"job={run.name}")
+    if limits.control_groups:
+        settings.append("group=1")
     if not job.is_local:
         settings.append(f"heartbeat={limits.host_timeout:g}")
     return settings
