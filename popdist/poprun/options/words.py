@@ -190,9 +190,22 @@ def _unknown(name: str) -> UsageError:
         hint=instead_of(name)
         or instead_of(short)
         or (f"did you mean {name[1:]}?" if name[1:] in BY_ALIAS else None)
-        or did_you_mean(name, [f"--{known}" for known in BY_NAME], cutoff=_NEAR)
+        or did_you_mean(name, _with_like_words(name), cutoff=_NEAR)
         or "options of the program go after its name",
     )
+
+
+def _with_like_words(name: str) -> list[str]:
+    """The options whose words are like a name's, one by one: ``ilds`` is not ``ipus``."""
+    from popdist.nearest import did_you_mean
+
+    words = name.strip("-").replace("_", "-").split("-")
+    return [
+        f"--{known}"
+        for known in BY_NAME
+        if len(known.split("-")) != len(words)
+        or all(did_you_mean(word, [own]) for word, own in zip(words, known.split("-"), strict=True))
+    ]
 
 
 def _convert(option: Option, text: str) -> object:

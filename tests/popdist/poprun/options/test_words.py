@@ -133,7 +133,18 @@ def test_options_go_before_the_program(option):
 
 
 @pytest.mark.parametrize(
-    "name", ["--rankfiles", "--use_envs", "--verbosity-level", "--tunes", "--modules", "--topology"]
+    "name",
+    [
+        "--rankfiles",
+        "--use_envs",
+        "--verbosity-level",
+        "--tunes",
+        "--modules",
+        "--topology",
+        "--num-ipus",
+        "--gpus-per-replica",
+        "--max-instances",
+    ],
 )
 def test_only_what_is_near_is_suggested(name):
     with pytest.raises(UsageError) as raised:
@@ -169,6 +180,21 @@ def test_all_options_of_installed_launchers_are_known(command):
         if each.replace("_", "-") not in ours and not other_launchers.instead_of(each)
     ]
     assert not unknown
+
+
+def named_options():
+    """Each launcher with the names of its options, as its manual lists them."""
+    text = Path(__file__).with_name("launchers.txt").read_text().partition("\n[")[2]
+    for part in text.split("\n["):
+        launcher, _, names = part.partition("]")
+        yield pytest.param(names.split(), id=launcher)
+
+
+@pytest.mark.parametrize("names", [*named_options()])
+def test_all_options_of_other_launchers_are_known(names):
+    assert len(names) > 25
+    ours = {*(alias.lstrip("-") for alias in BY_ALIAS), *BY_NAME, "m", "module", "n", "np"}
+    assert not [each for each in names if each not in ours and not other_launchers.instead_of(each)]
 
 
 @pytest.mark.parametrize(
