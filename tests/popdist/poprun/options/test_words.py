@@ -142,7 +142,6 @@ def test_options_go_before_the_program(option):
         "--modules",
         "--topology",
         "--num-ipus",
-        "--gpus-per-replica",
         "--max-instances",
     ],
 )
