@@ -7,8 +7,10 @@ pickled by name.
 
 from __future__ import annotations
 
+import copyreg
 import pickle
 import sys
+from collections import ChainMap
 from contextlib import contextmanager
 
 from popdist.errors import ArgumentError
@@ -48,10 +50,11 @@ def dump(value: object, function: object = None) -> Parts:
         try:
             import cloudpickle
         except ImportError:
-            _ByNames(stream, 5, buffer_callback=is_small).dump(value)
+            _with_tensors(_ByNames)(stream, 5, buffer_callback=is_small).dump(value)
         else:
             with _whole_module(function, cloudpickle):
-                cloudpickle.Pickler(stream, 5, buffer_callback=is_small).dump(value)
+                pickler = _with_tensors(cloudpickle.Pickler)
+                pickler(stream, 5, buffer_callback=is_small).dump(value)
     except ArgumentError:
         raise
     except Exception as error:  # whatever the value's own methods raise
@@ -84,6 +87,46 @@ def load(parts: Parts) -> Any:
     """A value from its parts, which must come from this job; frees the pickle."""
     stream, *contents = parts
     return pickle.Unpickler(stream, buffers=contents).load()  # type: ignore[arg-type]  # noqa: S301 - authenticated by the job's own key
+
+
+def _with_tensors(pickler: Any) -> Any:
+    """A pickler that keeps contents of torch's tensors beside the pickle, as those of arrays.
+
+    torch's own way copies them on each side.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return pickler
+    others = getattr(pickler, "dispatch_table", copyreg.dispatch_table)
+    table = ChainMap({torch.Tensor: _reduce_tensor}, others)
+    return type("Pickler", (pickler,), {"dispatch_table": table})
+
+
+def _reduce_tensor(tensor: Any) -> Any:
+    import torch
+
+    is_plain = tensor.device.type == "cpu" and tensor.layout == torch.strided
+    has_more = tensor.is_quantized or tensor.is_conj() or tensor.is_neg() or vars(tensor)
+    if not is_plain or has_more:
+        return tensor.__reduce_ex__(5)
+    storage = tensor.untyped_storage()
+    if storage.nbytes() < _BESIDE:
+        return tensor.__reduce_ex__(5)
+    torch.utils.hooks.warn_if_has_hooks(tensor)  # as torch does
+    content = torch.empty(0, dtype=torch.uint8).set_(storage).numpy().data
+    form = tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.storage_offset()
+    return _tensor, (pickle.PickleBuffer(content), *form, tensor.requires_grad)
+
+
+def _tensor(
+    content: Any, dtype: Any, shape: Any, stride: Any, offset: int, requires_grad: bool
+) -> Any:
+    """A tensor over received bytes."""
+    import torch
+
+    flat = torch.frombuffer(content, dtype=torch.uint8)
+    tensor = torch.empty(0, dtype=dtype).set_(flat.untyped_storage(), offset, shape, stride)
+    return tensor.requires_grad_(requires_grad)
 
 
 class _ByNames(pickle.Pickler):

@@ -4,6 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
+import torch
 
 from popdist.runner.pickles import dump, load
 from popdist.runner.streams import Stream
@@ -46,3 +47,51 @@ def test_large_bytes_are_not_copied_either():
     (stream,) = dump([data])
     assert any(piece.obj is data for piece in stream)
     assert load([stream]) == [data]
+
+
+def sent(value):
+    """A value as it arrives elsewhere."""
+    stream, *contents = dump(value)
+    return load([stream, *(memoryview(bytearray(content)) for content in contents)])
+
+
+def test_tensors_travel_beside_the_pickle_without_a_copy():
+    tensor = torch.randn(300, 300)
+    stream, content = dump({"weights": tensor, "small": torch.ones(3)})
+    assert np.shares_memory(np.frombuffer(content, np.uint8), tensor.numpy())
+    assert stream.size < 4000
+    found = sent({"weights": tensor})["weights"]
+    assert torch.equal(found, tensor)
+    found.add_(1)  # it can be written
+    assert not torch.equal(found, tensor)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda x: x.bfloat16(), lambda x: x.double(), lambda x: x > 0, lambda x: x.t(),
+        lambda x: x[3:7, ::2], lambda x: x.to(torch.complex64).conj(), torch._neg_view,
+        lambda x: x[:1].expand(9, -1), lambda x: x[:0], lambda x: x[5, 7],
+        lambda x: x.clone().requires_grad_(), lambda x: x.clone().requires_grad_() * 2,
+        lambda x: x.relu().to_sparse(),
+    ],
+)  # fmt: skip
+def test_tensors_arrive_as_they_are(change):
+    tensor = change(torch.randn(300, 300))
+    found = sent([tensor])[0]
+    assert (found.dtype, found.shape, found.layout) == (tensor.dtype, tensor.shape, tensor.layout)
+    assert found.requires_grad == tensor.requires_grad
+    if tensor.layout == torch.strided:
+        assert found.stride() == tensor.stride()
+    assert torch.equal(found.to_dense(), tensor.to_dense())
+
+
+def test_modules_with_shared_parameters_arrive_whole():
+    module = torch.nn.Sequential(torch.nn.Linear(300, 300), torch.nn.Linear(300, 300))
+    module[1].weight = module[0].weight
+    module[0].weight.note = "kept"
+    found = sent(module)
+    assert found[0].weight is found[1].weight
+    assert found[0].weight.note == "kept"
+    assert isinstance(found[0].weight, torch.nn.Parameter)
+    assert torch.equal(found[0].weight, module[0].weight)
