@@ -215,3 +215,34 @@ def test_a_front_whose_guard_was_killed_before_it_began_ends(tmp_path):
     while folder.exists() and time.monotonic() < until:
         time.sleep(0.01)
     assert not folder.exists()
+
+
+GUARD_ALONE = """
+import os, subprocess, sys
+from popdist.poprun.guard.host import guard_host
+from popdist.poprun.protocol.guard_argv import Fronts, plain_words
+folder, mark = sys.argv[1:]
+fronts = Fronts(folder, 1)
+settings = "index=0 world=1 show=1 neighbours=1 local=0 numa=0 grace=5".split()
+wait = [sys.executable, "-c", "import time; time.sleep(300)"]
+mpirun = subprocess.Popen(wait)
+front = subprocess.Popen([*wait, *plain_words(settings, ["sleep", mark])])
+os.write(fronts.calls, b"%d START 0\\n" % front.pid)
+reader, reports = os.pipe()
+os.close(reader)  # poprun has ended
+print("ready", flush=True)
+guard_host({"grace": "5"}, mpirun.pid, fronts, reports)
+os._exit(7)
+"""
+
+
+def test_a_program_that_is_to_start_as_poprun_ends_does_not(tmp_path):
+    folder = tmp_path / new_name()
+    fd = make_folder(str(folder))
+    mark(fd, folder.name)
+    os.close(fd)
+    name = f"300.{uuid.uuid4().int}"
+    words = [sys.executable, "-c", GUARD_ALONE, str(folder), name]
+    assert run_command(words, timeout=20) == (7, "ready\n")
+    assert run_command(["pgrep", "-fx", f"sleep {name}"]) == (1, "")
+    assert run_command(["pgrep", "-f", name]) == (1, "")

@@ -133,9 +133,7 @@ class _HostGuard:
     def run(self) -> None:
         """Serves fronts until no program runs and none can follow."""
         loop = self._loop
-        while loop.guards or (
-            self._to_come and not (loop.is_killed or loop.launcher_lost or self._mpirun_lost)
-        ):
+        while loop.guards or (self._to_come and not self._is_over):
             for guard in loop.turn():
                 self._end(guard)
         if self._adopts:
@@ -163,8 +161,17 @@ class _HostGuard:
                 self._guards[front].on_signal(_SIGNALS[word])
         return True
 
+    @property
+    def _is_over(self) -> bool:
+        """Whether programs have been ended at once; one that started now would stay for ever."""
+        loop = self._loop
+        return loop.is_killed or loop.launcher_lost or self._mpirun_lost
+
     def _start(self, front: bytes, rank: int) -> None:
         self._to_come -= 1
+        if self._is_over:  # one look at events may bring that and a front's call
+            os.write(self._fronts.codes[rank], b"%d\n" % NOT_STARTED)
+            return
         try:
             environ, words = _read_front(int(front))
         except OSError:

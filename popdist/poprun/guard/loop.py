@@ -84,6 +84,8 @@ class Loop:
         self.guards.append(guard)
         for fd, (action, events) in guard.actions().items():
             self.watch(fd, action, events, guard)
+        if self.is_killed:  # while it started
+            guard.kill()
         return True
 
     def turn(self) -> list[Guard]:
