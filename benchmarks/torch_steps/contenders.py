@@ -106,14 +106,39 @@ def exchange(workload: Any) -> tuple[torch.nn.Module, Step]:
 def beside(workload: Any, data: Any) -> tuple[torch.nn.Module, Step]:
     """Plain torch beside the sums of as many bytes, which wait for no gradient: a limit."""
     model, compute = plain(workload, data)
-    send, receive = _alone(_built(workload)[0], "beside")
+    return model, _beside(compute, workload, "beside")
+
+
+def beside_ddp(workload: Any, data: Any) -> tuple[torch.nn.Module, Step]:
+    """The same beside a DDP whose hook sends nothing: the limit of every hook."""
+    model, optimizer = _built(workload)
+    wrapped = torch.nn.parallel.DistributedDataParallel(model)
+    wrapped.register_comm_hook(None, _unchanged)
+    return model, _beside(_loop(wrapped, optimizer, data), workload, "beside DDP")
+
+
+def _unchanged(_: object, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
+
+
+# DDP compares annotations with types, not with their text.
+_unchanged.__annotations__ |= {
+    "bucket": torch.distributed.GradBucket,  # type: ignore[attr-defined]  # not listed there
+    "return": torch.futures.Future[torch.Tensor],
+}
+
+
+def _beside(compute: Step, workload: Any, name: str) -> Step:
+    send, receive = _alone(_built(workload)[0], name)
 
     def step() -> None:
         send()
         compute()
         receive()
 
-    return model, step
+    return step
 
 
 def _alone(model: torch.nn.Module, name: str) -> tuple[Step, Step]:

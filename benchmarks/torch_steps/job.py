@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 _WARM_UP = 3
 
+_EACH_ALONE = ("plain torch", "beside DDP")
+"""How the names of contenders end that exchange no gradient."""
+
 
 def measure(*, workload: str, kind: str, repetitions: int, store: str) -> list[Any]:
     """Times steps of one model.
@@ -71,6 +74,7 @@ def measure(*, workload: str, kind: str, repetitions: int, store: str) -> list[A
             if not compiled:
                 made["DDP with popdist's hook"] = contenders.ddp_hook(chosen, data)
                 made["an exchange beside plain torch"] = contenders.beside(chosen, data)
+                made["an exchange beside DDP"] = contenders.beside_ddp(chosen, data)
     during = _sampled(world, made, repetitions)
     return [*before, during]
 
@@ -94,7 +98,7 @@ def _sampled(world: Any, made: dict[str, Any], repetitions: int) -> dict[str, li
     seconds = interleave(samplers, repetitions)
     for name, (model, _) in made.items():
         first = next(iter(model.parameters())).detach().clone().numpy()
-        if not name.endswith("plain torch") and (world.bcast(first) != first).any():
+        if not name.endswith(_EACH_ALONE) and (world.bcast(first) != first).any():
             raise RuntimeError(f"{name} left the ranks with unequal weights")
     return seconds
 

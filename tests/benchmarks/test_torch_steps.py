@@ -16,6 +16,7 @@ TWO = [
         "DDP with popdist's hook": [0.11, 0.11, 0.11],
         "the exchange alone": [0.02, 0.01],
         "an exchange beside plain torch": [0.105, 0.11, 0.11],
+        "an exchange beside DDP": [0.105, 0.107, 0.108],
     },
     {"plain torch": [0.1, 0.1, 0.5], "DDP": [0.14, 0.14, 0.14]},
     {"plain torch": [0.3, 0.3, 0.3], "DDP": [0.3, 0.3, 0.3], "Horovod": [0.2, 0.2, 0.5]},
@@ -44,6 +45,12 @@ def test_exposed_communication_is_what_a_step_takes_beyond_computing():
     hook = row(rows, "DDP with popdist's hook, residual network: exposed communication", "DDP")
     assert hook.ratio == pytest.approx(0.25)
     assert hook.met
+    limit = row(
+        rows, "DDP with popdist's hook, residual network: step, 2 ranks", "an exchange beside DDP"
+    )
+    assert limit.aim is comparison.HOOK_LIMIT_AIM
+    assert limit.ratio == pytest.approx(0.11 / 0.107)  # the median of three turns
+    assert limit.met
     assert row(rows, f"{model}step, 1 rank", "plain torch").met
     assert row(rows, f"{loop}step, 1 rank", "plain torch").met is False
     assert row(rows, f"{model}step, 2 ranks", "1 rank").aim is comparison.SCALING_AIM
@@ -55,11 +62,19 @@ def test_exposed_communication_is_what_a_step_takes_beyond_computing():
 
 def test_an_aim_beyond_a_measured_limit_has_no_verdict_and_says_why():
     one = {**ONE, "again plain torch": [0.12]}
-    beside = {**TWO[1], "an exchange beside plain torch": [0.13, 0.13, 0.14]}
+    beside = {
+        **TWO[1],
+        "an exchange beside plain torch": [0.13, 0.13, 0.14],
+        "an exchange beside DDP": [0.14, 0.14, 0.14],
+    }
     rows = list(comparison.rows("residual network", one, [TWO[0], beside, *TWO[2:]]))
     model = "popdist model, residual network: "
     refused = {
         (f"{model}exposed communication", "DDP"): "an exchange beside plain torch, exposes 30.0 ms",
+        (
+            "DDP with popdist's hook, residual network: exposed communication",
+            "DDP",
+        ): "an exchange beside DDP, exposes 40.0 ms",
         (f"{model}step, 1 rank", "plain torch"): "differ by 20.0%",
         (f"{model}step, 2 ranks", "1 rank"): "takes 1.300 of 1 rank's step",
     }
@@ -112,6 +127,7 @@ def test_the_jobs_run(kind):
             "DDP with popdist's hook",
             "the exchange alone",
             "an exchange beside plain torch",
+            "an exchange beside DDP",
         }
         if kind == "popdist"
         else {"Horovod"}
