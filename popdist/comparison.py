@@ -8,7 +8,7 @@ of the distance that the program alone has moved them.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,8 @@ class Update:
         distance: The distance between the weights of the job and those of the program alone, in
             parts of the distance that the program alone has moved them.
         tolerance: What rounding explains of it.
+        gradients: The same distance between the gradients; None where they are not recorded.
+        precision: What rounding explains of that.
         weight: The weight with the largest difference; empty where all are equal.
         factor: The factor between the job's update and the program's; None where there is none.
         inputs: ``"same"``, ``"other"``, or ``"unknown"`` where they are not recorded.
@@ -56,6 +58,8 @@ class Update:
     number: int
     distance: float
     tolerance: float
+    gradients: float | None = None
+    precision: float = 0.0
     weight: str = ""
     factor: float | None = None
     inputs: str = "unknown"
@@ -64,8 +68,12 @@ class Update:
 
     @property
     def is_equal(self) -> bool:
-        """Whether the weights are equal but for rounding, on all instances."""
-        return self.distance <= self.tolerance and not self.diverged
+        """Whether weights or gradients are equal but for rounding, on all instances.
+
+        An adaptive optimizer turns a gradient that is zero but for rounding into a whole step.
+        """
+        is_sound = self.gradients is not None and self.gradients <= self.precision
+        return (is_sound or self.distance <= self.tolerance) and not self.diverged
 
     @property
     def result(self) -> str:
@@ -90,12 +98,15 @@ class Comparison:
         problem: Why they cannot be compared; empty where they can.
         hint: What to do about a difference or a problem.
         scale: What the batch sizes of the program alone were multiplied by.
+        replicas: Whether one process with the job's replicas trains like the job; None where that
+            was not asked.
     """
 
     updates: tuple[Update, ...]
     problem: str = ""
     hint: str = ""
     scale: int = 1
+    replicas: bool | None = None
 
     @property
     def is_equal(self) -> bool:
@@ -113,12 +124,13 @@ class Comparison:
         return ("", "PD023", "PD024")[self.exit_code]
 
     def __str__(self) -> str:
-        heads = ("model", "update", "distance", "tolerance", "inputs", "result")
+        heads = ("model", "update", "distance", "gradients", "tolerance", "inputs", "result")
         rows = [
             (
                 update.model,
                 str(update.number),
                 f"{update.distance:.1e}",
+                "-" if update.gradients is None else f"{update.gradients:.1e}",
                 f"{update.tolerance:.1e}",
                 update.inputs,
                 update.result,
@@ -144,7 +156,13 @@ class Comparison:
             )
             for one in values["updates"]
         )
-        return cls(updates, values["problem"] or "", values["hint"] or "", values["scale"])
+        return cls(
+            updates,
+            values["problem"] or "",
+            values["hint"] or "",
+            values["scale"],
+            values["replicas"],
+        )
 
     def as_json(self) -> dict[str, Any]:
         """The comparison in plain values."""
@@ -154,6 +172,7 @@ class Comparison:
             "problem": self.problem or None,
             "hint": self.hint or None,
             "scale": self.scale,
+            "replicas": self.replicas,
             "updates": [{**asdict(one), "result": one.result} for one in self.updates],
         }
 
@@ -169,6 +188,11 @@ class Comparison:
                 else "the job trains another model than the program alone, from update "
                 f"{first.number} of {first.model} on"
             )
+            if self.replicas:
+                hint.append(
+                    "  seen:     one process with the job's replicas trains like the job, so it is "
+                    "the loss of a part"
+                )
             return [f"[PD023] {what}", *hint]
         count = len({update.number for update in self.updates})
         return [f"the job trains like the program alone: {count} updates have equal weights"]
@@ -197,19 +221,33 @@ class Run:
         first, *others = self.instances
         return [update for update in first if all(update in other for other in others)]
 
+    @property
+    def keeps_calls(self) -> bool:
+        """Whether the program alone can be given the batches of this job."""
+        return any(self._folder.glob("model.*.state"))
+
     def values(self, update: tuple[str, int]) -> dict[str, Any]:
         """The weights of the first instance after an update, by name, in double precision."""
+        return self._arrays(update)["weights"]
+
+    def gradients(self, update: tuple[str, int]) -> dict[str, Any]:
+        """The gradients of the first instance in an update, as `values`; empty if not recorded."""
+        return self._arrays(update)["gradients"]
+
+    def _arrays(self, update: tuple[str, int]) -> dict[str, dict[str, Any]]:
         import numpy as np
 
         line = self.instances[0][update]
         content = (self._folder / line["values"]).read_bytes()
-        found, start = {}, 0
-        for name, dtype, shape, _ in line["weights"]:
-            kind = np.dtype(dtype)
-            count = int(np.prod(shape))
-            array = np.frombuffer(content, kind, count, start).reshape(shape)
-            found[name] = array.astype(complex if kind.kind == "c" else float)
-            start += count * kind.itemsize
+        found: dict[str, dict[str, Any]] = {"weights": {}, "gradients": {}}
+        start = 0
+        for part, arrays in found.items():
+            for name, dtype, shape, _ in line[part]:
+                kind = np.dtype(dtype)
+                count = int(np.prod(shape))
+                array = np.frombuffer(content, kind, count, start).reshape(shape)
+                arrays[name] = array.astype(complex if kind.kind == "c" else float)
+                start += count * kind.itemsize
         return found
 
     def diverged(self, update: tuple[str, int]) -> tuple[str, ...]:
@@ -225,12 +263,18 @@ class Run:
         """The types of the weights; numpy has no bfloat16, so such weights come as float32."""
         import numpy as np
 
-        types = {dtype for _, dtype, _, _ in self.instances[0][update]["weights"]}
+        line = self.instances[0][update]
+        types = {dtype for _, dtype, _, _ in line["weights"]}
         if types != {"float32"}:
             return types
-        content = (self._folder / self.instances[0][update]["values"]).read_bytes()
-        is_short = not (np.frombuffer(content, np.uint32) & 0xFFFF).any()
-        return {"bfloat16"} if is_short and content else types
+        content = (self._folder / line["values"]).read_bytes()
+        count = sum(int(np.prod(shape)) for _, _, shape, _ in line["weights"])
+        is_short = not (np.frombuffer(content, np.uint32, count) & 0xFFFF).any()
+        return {"bfloat16"} if is_short and count else types
+
+    def computed(self, update: tuple[str, int]) -> set[str]:
+        """The types in which outermost modules have computed so far, where that is recorded."""
+        return set(self.instances[0][update]["types"])
 
     def inputs(self, update: tuple[str, int]) -> list[dict[str, list[int]]]:
         """What entered the model before an update: for each instance, count and sum by name."""
@@ -261,29 +305,56 @@ def compare(job: Run, alone: Run, scale: int = 1) -> Comparison:
     return Comparison(found, *_explained(found, _ratio(job, alone, trained[0])), scale)
 
 
+def with_replicas(found: Comparison | None, several: Comparison) -> Comparison:
+    """Adds what one process with the job's replicas has shown.
+
+    Args:
+        found: The comparison with one replica; None if the program cannot compute all replicas as
+            one, because it depends on the number of samples.
+        several: The comparison with the job's replicas.
+
+    Returns:
+        The comparison.
+    """
+    if found is None:
+        return replace(several, replicas=several.is_equal)
+    return replace(found, replicas=several.is_equal)
+
+
 def _update(update: tuple[str, int], job: Run, alone: Run, start: Mapping[str, Any]) -> Update:
     ours, theirs = job.values(update), alone.values(update)
     moved = {name: theirs[name] - start[name] for name in theirs}
     apart = {name: ours[name] - theirs[name] for name in theirs}
     length = _norm(moved.values())
     types = alone.types(update)
-    rounding = max(_precision(dtype) for dtype in types) * _ULPS * _norm(theirs.values())
-    parts = max(_TOLERANCES.get(dtype, _OF_HALVES) for dtype in types)
+    exact, summed = alone.gradients(update), job.gradients(update)
+    gradients = _distance(summed, exact) if exact.keys() == summed.keys() and exact else None
+    parts = max(_TOLERANCES.get(one, _OF_HALVES) for one in types | alone.computed(update))
     distance = _norm(apart.values())
     unit = length or 1.0
+    rounding = max(map(_precision, types)) * _ULPS * _norm(theirs.values()) / unit
+    if gradients is not None:  # these tell more than weights that have hardly moved
+        rounding = min(rounding, parts)
     worst = max(apart, key=lambda name: _norm([apart[name]]), default="")
     factor = _factor(moved, {name: moved[name] + apart[name] for name in moved})
     return Update(
         update[0],
         update[1],
         distance / unit,
-        parts + rounding / unit,
+        parts + rounding,
+        gradients,
+        parts,
         worst if distance else "",
         factor,
         _same_inputs(job.inputs(update), alone.inputs(update)[0]),
         job.diverged(update),
         bool(length or distance),
     )
+
+
+def _distance(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> float:
+    """The distance between arrays by name, in parts of the size of the second ones."""
+    return _norm(ours[name] - theirs[name] for name in theirs) / (_norm(theirs.values()) or 1.0)
 
 
 def _precision(dtype: str) -> float:

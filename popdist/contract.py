@@ -173,6 +173,13 @@ VARIABLES: tuple[Variable, ...] = (
         "folder in which --compare-alone records the weights after each update (ours)",
         needs_total=False,
     ),
+    Variable(
+        "POPDIST_COMPARE_REPLICAS",
+        "compare_replicas",
+        _positive,
+        "replicas of the job with which --compare-alone compares this process (ours)",
+        needs_total=False,
+    ),
 )
 """The whole contract, in the order in which the launcher writes it."""
 

@@ -7,7 +7,7 @@ later SDK where marked. All answers come from one validated `popdist.popdist_cor
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from popdist import contract
@@ -44,6 +44,7 @@ class Topology:
         executable_cache_path: Folder for compiled programs.
         run_folder: Folder in which the launcher keeps this run; see `popdist.metrics`.
         compare_folder: Folder in which `popdist.recording` writes; see `popdist.debug`.
+        compare_replicas: Replicas of the job with which this process alone is compared; else 1.
 
     Raises:
         ContractError: The fields contradict each other.
@@ -65,6 +66,7 @@ class Topology:
     executable_cache_path: str | None = None
     run_folder: str | None = None
     compare_folder: str | None = None
+    compare_replicas: int = 1
 
     def __post_init__(self) -> None:
         check(vars(self))
@@ -106,6 +108,19 @@ def topology() -> Topology:
     return _parse(tuple((v.name, os.environ.get(v.name)) for v in VARIABLES))
 
 
+def as_told() -> Topology:
+    """The place that programs are told: alone in a comparison, they have all replicas of the job.
+
+    Returns:
+        The topology for published functions and options; frameworks compute as `topology` says.
+    """
+    here = topology()
+    count = here.compare_replicas
+    if count == 1:
+        return here
+    return replace(here, num_local_replicas=count, num_total_replicas=count)
+
+
 @lru_cache(maxsize=1)
 def _parse(values: tuple[tuple[str, str | None], ...]) -> Topology:
     return Topology.from_environ({name: text for name, text in values if text is not None})
@@ -126,7 +141,7 @@ def getNumTotalReplicas() -> int:
     Returns:
         The total over all instances; 1 without a launcher.
     """
-    return topology().num_total_replicas
+    return as_told().num_total_replicas
 
 
 def getNumLocalReplicas() -> int:
@@ -135,7 +150,7 @@ def getNumLocalReplicas() -> int:
     Returns:
         The local replicas; 1 without a launcher.
     """
-    return topology().num_local_replicas
+    return as_told().num_local_replicas
 
 
 def getReplicaIndexOffset() -> int:

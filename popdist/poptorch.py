@@ -9,13 +9,11 @@ raise, whether or not there is one, so that a program fails alike everywhere.
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from popdist.errors import PopdistError
-from popdist.popdist_core import getDeviceId, topology
-from popdist.recording import recording
+from popdist.popdist_core import as_told, getDeviceId
 
 if TYPE_CHECKING:
     from popdist.popdist_core import Topology
@@ -74,7 +72,7 @@ class Options(_poptorch.Options):
 
     def __init__(self, ipus_per_replica: int | None = None) -> None:
         super().__init__()
-        here = _topology()
+        here = as_told()
         _warn_of_strangers(here, int(getattr(self.Distributed, "numProcesses", 1)))
         super().replicationFactor(here.num_local_replicas)
         self.Distributed.configureProcessId(*_process(here))
@@ -109,7 +107,7 @@ class Options(_poptorch.Options):
         Raises:
             BlockedCallError: The program has assigned another number of replicas.
         """
-        here = _topology()
+        here = as_told()
         if self.replication_factor != here.num_local_replicas:
             raise BlockedCallError(
                 "PD005",
@@ -126,14 +124,6 @@ class Options(_poptorch.Options):
             process_id=process,
             num_processes=processes,
         )
-
-
-def _topology() -> Topology:
-    """The place of this instance; alone in a comparison, it has the replicas of the job."""
-    here, found = topology(), recording()
-    if found is None or found.replicas == 1:
-        return here
-    return replace(here, num_local_replicas=found.replicas, num_total_replicas=found.replicas)
 
 
 def _warn_of_strangers(here: Topology, processes: int) -> None:

@@ -41,19 +41,24 @@ class Recording:
         scale: What the program's batch sizes are multiplied by: 1, or the number of parts into
             which the job divides a batch.
         replicas: Replicas of the job, whose work this process does as one; 1 in the job.
-        layout: The first replica and the number of replicas of each instance of the job.
+        merges: Whether this process alone computes all replicas of the job as one.
+        folder: The folder of the run, for what the adapter of a framework keeps.
+        job: The folder of the job, for the program alone; None in the job.
+        instance: The index of this instance.
     """
 
     def __init__(self, folder: Path) -> None:
         plan = json.loads((folder / PLAN).read_text("utf-8"))
         self.scale: int = plan["scale"]
-        self.replicas: int = plan["replicas"]
-        self.layout: list[list[int]] = plan["layout"]
+        self.replicas = topology().compare_replicas
+        self.folder = folder
+        self.merges: bool = plan["merges"]
+        self.job = Path(plan["job"]) if plan["job"] else None
+        self.instance = topology().instance_index or 0
         self._last: int = plan["updates"]
-        self._folder = folder
-        self._instance = topology().instance_index or 0
         self._process = os.getpid()
         self._inputs: dict[str, list[int]] = {}
+        self._types: set[str] = set()
         self._updates: dict[str, int] = {}
         # By identity; owners are kept, so that no other object gets the identity of one.
         self._owners: dict[int, tuple[int, Any]] = {}
@@ -69,6 +74,14 @@ class Recording:
             return
         count, total = self._inputs.get(name, (0, 0))
         self._inputs[name] = [count + array.size, (total + _sum_of_hashes(array)) & _64]
+
+    def note_type(self, name: str) -> None:
+        """Notes a type in which a model computes.
+
+        Args:
+            name: Of the type, such as ``float16``.
+        """
+        self._types.add(name)
 
     def model(self, owner: Any, kind: str) -> str:
         """The name of what updates weights, equal in the job and alone.
@@ -91,12 +104,19 @@ class Recording:
             self._updates[model] = 0
             self._write(model, weights)
 
-    def after_update(self, model: str, weights: Iterable[tuple[str, Any]]) -> None:
+    def after_update(
+        self,
+        model: str,
+        weights: Iterable[tuple[str, Any]],
+        gradients: Iterable[tuple[str, Any]] = (),
+    ) -> None:
         """Records the weights after an update of a model.
 
         Args:
             model: As for `before_update`.
             weights: As for `before_update`.
+            gradients: What the update was made of, by the names of the weights, where that is
+                known.
 
         Raises:
             SystemExit: The wanted updates are recorded; the program ends.
@@ -105,29 +125,37 @@ class Recording:
             return
         self._updates[model] = self._updates.get(model, 0) + 1
         if self._updates[model] <= self._last:
-            self._write(model, weights)
+            self._write(model, weights, gradients)
         if self._updates[model] >= self._last:
             raise SystemExit(0)
 
-    def _write(self, model: str, weights: Iterable[tuple[str, Any]]) -> None:
+    def _write(
+        self,
+        model: str,
+        weights: Iterable[tuple[str, Any]],
+        gradients: Iterable[tuple[str, Any]] = (),
+    ) -> None:
         update = self._updates[model]
-        line: dict[str, Any] = {"model": model, "update": update, "inputs": {}, "weights": []}
+        line: dict[str, Any] = {"model": model, "update": update, "inputs": {}}
+        line["types"] = sorted(self._types)
         if update:
             line["inputs"], self._inputs = self._inputs, {}
         values = f"values.{[*self._updates].index(model)}.{update}"
         # All instances must have the same weights, so the values of one are enough.
-        keeps = self._instance == 0
-        with (self._folder / values if keeps else Path(os.devnull)).open("wb") as file:
-            names: dict[str, int] = {}
-            for name, array in weights:
-                content = array.tobytes()
-                # Two parts of a model that the program calls one by one may have equal names.
-                own = numbered(name, names)
-                line["weights"].append([own, array.dtype.name, [*array.shape], digest(content)])
-                file.write(content)
+        keeps = self.instance == 0
+        with (self.folder / values if keeps else Path(os.devnull)).open("wb") as file:
+            for kind, arrays in (("weights", weights), ("gradients", gradients)):
+                line[kind] = []
+                names: dict[str, int] = {}
+                for name, array in arrays:
+                    content = array.tobytes()
+                    # Two parts of a model that the program calls one by one may have equal names.
+                    own = numbered(name, names)
+                    line[kind].append([own, array.dtype.name, [*array.shape], digest(content)])
+                    file.write(content)
         if keeps:
             line["values"] = values
-        with (self._folder / f"instance.{self._instance}").open("a", encoding="utf-8") as file:
+        with (self.folder / f"instance.{self.instance}").open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
 

@@ -41,7 +41,7 @@ def shard(data: Any, batch_size: int | None = None) -> Any:
     if batch_size is not None:
         data = data.batch(batch_size)
     instances, instance = place_in_job()
-    local = popdist.getNumLocalReplicas()
+    local = popdist.topology().num_local_replicas
     parts, first = instances * local, instance * local
     if parts == 1:
         return data

@@ -2,19 +2,18 @@
 
 Nothing of this module runs in a training that is not compared. Every optimizer of torch is
 recorded, also one that Horovod distributes, and what enters the outermost modules. Random numbers
-and statistics of a batch cannot be the same in a job and alone, so layers of dropout and batch
-normalization work as in evaluation.
+and statistics of a batch cannot be the same in a job and alone, so batch normalization works as in
+evaluation, and nothing random is drawn in modules.
 """
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.modules.dropout import _DropoutNd
 from torch.optim.optimizer import (
     register_optimizer_step_post_hook,
     register_optimizer_step_pre_hook,
@@ -23,11 +22,13 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import BatchSampler
 
 from popdist.recording import Recording, recording
+from popdist_torch.constant_draws import ConstantDraws
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-_RANDOM = (_DropoutNd, _NormBase, nn.MultiheadAttention, nn.RNNBase)
+# The last two draw where no function of torch is seen.
+_RANDOM = (_NormBase, nn.MultiheadAttention, nn.RNNBase)
 
 
 class Recorder:
@@ -53,7 +54,6 @@ class Recorder:
             return recorder._called(call, module, args, kwargs)
 
         nn.Module.__call__ = recorded  # type: ignore[method-assign]
-        functional.dropout = _unchanged
         register_optimizer_step_pre_hook(lambda optimizer, *_: self._before(optimizer))
         register_optimizer_step_post_hook(lambda optimizer, *_: self._after(optimizer))
         if self._recording.scale > 1:
@@ -66,18 +66,32 @@ class Recorder:
             self._note(module, args, kwargs)
         self._depth += 1
         try:
-            return call(module, *args, **kwargs)
+            with nullcontext() if self._depth > 1 else ConstantDraws():
+                outputs = call(module, *args, **kwargs)
         finally:
             self._depth -= 1
+        if isinstance(outputs, torch.Tensor) and outputs.is_floating_point():
+            self._recording.note_type(str(outputs.dtype).removeprefix("torch."))
+        return outputs
 
     def _note(self, module: nn.Module, args: Any, kwargs: Any) -> None:
         for name, parameter in module.named_parameters():
             if id(parameter) not in self._names:
                 self._names[id(parameter)] = name
                 self._known.append(parameter)
-        for path, leaf in pytree.tree_flatten_with_path((args, kwargs))[0]:
+        leaves = [
+            (path, leaf)
+            for path, leaf in pytree.tree_flatten_with_path((args, kwargs))[0]
+            if isinstance(leaf, torch.Tensor)
+        ]
+        # Modules that transform samples have no weights, and receive nothing that is computed.
+        if not any(leaf.requires_grad for _, leaf in leaves) and not any(
+            True for _ in module.parameters()
+        ):
+            return
+        for path, leaf in leaves:
             # What carries a gradient is computed by the program, and no sample.
-            if isinstance(leaf, torch.Tensor) and not leaf.requires_grad:
+            if not leaf.requires_grad:
                 self._recording.note_input(pytree.keystr(path), _array(leaf))
 
     def _before(self, optimizer: torch.optim.Optimizer) -> None:
@@ -89,16 +103,25 @@ class Recorder:
     def _after(self, optimizer: torch.optim.Optimizer) -> None:
         self._steps[id(optimizer)] -= 1
         if not self._steps[id(optimizer)]:
-            self._recording.after_update(self._model(optimizer), self._weights(optimizer))
+            self._recording.after_update(
+                self._model(optimizer), self._weights(optimizer), self._gradients(optimizer)
+            )
 
     def _model(self, optimizer: torch.optim.Optimizer) -> str:
         return self._recording.model(optimizer, type(optimizer).__name__)
 
     def _weights(self, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Any]]:
+        return ((name, _array(one)) for name, one in self._named(optimizer))
+
+    def _gradients(self, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Any]]:
+        named = self._named(optimizer)
+        return ((name, _array(one.grad)) for name, one in named if one.grad is not None)
+
+    def _named(self, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.Tensor]]:
         for number, group in enumerate(optimizer.param_groups):
             for index, parameter in enumerate(group["params"]):
                 name = self._names.get(id(parameter), f"parameter {index} of group {number}")
-                yield name, _array(parameter)
+                yield name, parameter
 
 
 def start() -> None:
@@ -112,10 +135,6 @@ def _array(tensor: torch.Tensor) -> Any:
     """A tensor as a numpy array, which has no bfloat16."""
     plain = tensor.detach().cpu().to_dense() if tensor.is_sparse else tensor.detach().cpu()
     return (plain.float() if plain.dtype == torch.bfloat16 else plain).contiguous().numpy()
-
-
-def _unchanged(input: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:  # noqa: A002 - torch's name
-    return input
 
 
 def _multiply_batches(scale: int) -> None:

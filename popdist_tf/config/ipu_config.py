@@ -122,7 +122,7 @@ def configure_ipu_system(
         _check_against_job(config)
     _take_gpus()
     note_selected(config.num_automatic())
-    replica_devices(popdist.getNumLocalReplicas())
+    replica_devices(popdist.topology().num_local_replicas)
 
 
 def reset_ipu_configuration() -> None:
@@ -148,7 +148,7 @@ def _take_gpus() -> None:
     gpus = tf.config.list_physical_devices("GPU")
     if not gpus:
         return
-    count = popdist.getNumLocalReplicas() * popdist.getNumIpusPerReplica()
+    count = popdist.topology().num_local_replicas * popdist.getNumIpusPerReplica()
     first = popdist.getDeviceId(popdist.getNumIpusPerReplica()) if popdist.isPopdistEnvSet() else 0
     own = gpus[first : first + count] if len(gpus) > count else gpus
     try:

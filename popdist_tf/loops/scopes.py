@@ -328,4 +328,4 @@ def get_num_of_ipus_in_device(ipu_device: str, device: str = "cpu") -> int:
         One for each local replica.
     """
     del ipu_device, device
-    return popdist.getNumLocalReplicas()
+    return popdist.topology().num_local_replicas

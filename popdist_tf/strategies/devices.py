@@ -55,9 +55,9 @@ def warn_of_idle_replicas(strategy: str) -> None:
     Args:
         strategy: The name of its class.
     """
-    replicas = popdist.getNumLocalReplicas()
+    replicas = popdist.topology().num_local_replicas
     if replicas > 1:
-        total = popdist.getNumTotalReplicas()
+        total = popdist.topology().num_total_replicas
         warnings.warn(
             f"[PD429] {strategy} runs one replica in each process, and this one was started for "
             f"{replicas}: an update takes the data of {total // replicas} replicas, and not of "
@@ -76,7 +76,7 @@ def warn_of_missing_replicas() -> None:
 
     A model that needs one of several selected devices is replicated on all of them there.
     """
-    replicas = popdist.getNumLocalReplicas()
+    replicas = popdist.topology().num_local_replicas
     needed = replicas * popdist.getNumIpusPerReplica()
     selected = getattr(context.context(), _SELECTED, 1)
     if selected > needed:

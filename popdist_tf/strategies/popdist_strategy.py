@@ -78,7 +78,7 @@ class PopDistStrategy(HostStrategy):
         enable_keras_extensions: bool = True,
     ) -> None:
         del enable_dataset_iterators
-        devices = replica_devices(popdist.getNumLocalReplicas())
+        devices = replica_devices(popdist.topology().num_local_replicas)
         if popdist.getNumInstances() > 1:
             refuse_tf_config(type(self).__name__)
         if enable_keras_extensions:

@@ -15,7 +15,6 @@ import torch
 import torch.utils.data
 from torch.utils.data import IterableDataset
 
-from popdist.recording import recording
 from popdist_torch.data.accessor import AsynchronousDataAccessor
 from popdist_torch.data.loader_plan import Reading, Request, require
 from popdist_torch.data.prefetch_worker import start_method
@@ -59,10 +58,6 @@ class PositionedLoader(torch.utils.data.DataLoader[Any]):
         if self._apart:
             kwargs["collate_fn"] = CollatedApart(kwargs["collate_fn"])
         super().__init__(dataset, **reading.loader_arguments(), **kwargs)
-        found = recording()
-        if found is not None and found.replicas > 1 and reading.relaid is not None:
-            # Alone in a comparison, it reads the global batches of the job.
-            self._follow(found.layout, reading.place)
 
     @property
     def dataset(self) -> Any:

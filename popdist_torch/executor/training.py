@@ -29,6 +29,7 @@ from popdist_torch.executor.host_access import (
 )
 from popdist_torch.executor.loss_scaling import LossScaling
 from popdist_torch.executor.losses import LossGuard
+from popdist_torch.executor.replay import Replay
 from popdist_torch.executor.step import Training
 from popdist_torch.global_means import MicroBatchWeights
 from popdist_torch.optim.device import DeviceOptimizer
@@ -84,11 +85,15 @@ class TrainingExecutor(Executor):
         super().__init__(model, options, OutputMode.Final, trains=True)
         require_unwrapped(self._user_model)
         self._merged = 1
-        if (found := recording()) is not None and found.replicas > 1:
-            # Alone in a comparison, all replicas are one with all of their samples.
-            self._merged = self._batching.replicas
-            self._batching = replace(self._batching, replicas=1, group_size=1)
-            self._placement = replace(self._placement, local_replicas=1, total_replicas=1)
+        self._replay: Replay | None = None
+        if (found := recording()) is not None:
+            self._replay = Replay(found)
+        if found is not None and found.job is not None:
+            # Alone in a comparison, all replicas of the job are here, or one with their samples.
+            count = 1 if found.merges else found.replicas
+            self._merged = found.replicas // count
+            self._batching = replace(self._batching, replicas=count, group_size=1)
+            self._placement = replace(self._placement, local_replicas=count, total_replicas=count)
         self._check_agreement = check_agreement
         self._placement_invariant = placement_invariant
         self._stop_at_bad_loss = stop_at_bad_loss
@@ -217,6 +222,17 @@ class TrainingExecutor(Executor):
         self._device_optimizer = driven
         self._follow()  # parameters may have been added since the module was wrapped
         add_destroy(self._user_model, self.destroy)
+
+    def _collect(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
+        arguments = super()._collect(args, kwargs)
+        if self._replay is None or self._options.synthetic_data:
+            return arguments
+        self._replay.start(self)
+        return self._replay.of_call(arguments, self._batching)
+
+    def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        outputs = super()._called(args, kwargs)
+        return outputs if self._replay is None else self._replay.as_asked(outputs)
 
     def _before_run(self) -> None:
         """Applies the changes that the program has made since the last call."""

@@ -69,6 +69,44 @@ def test_a_training_model_whose_parts_do_not_add_up_is_named():
     code, output = compared("training_model", "topk")
     assert code == 1, output
     assert "layers.2.weight" in output
+    assert "one process with the job's replicas trains like the job" in output
+
+
+UNPREPARED = """
+import popdist, torch
+import popdist_torch as poptorch
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(6, 8), torch.nn.Linear(8, 1)
+
+    def forward(self, x, weight):
+        x = torch.nn.functional.dropout(self.first(x).relu(), 0.5) * weight
+        return x, poptorch.identity_loss((self.last(x) ** 2).mean(), "none")
+
+model = Model()  # with no seed
+training = poptorch.trainingModel(model, poptorch.Options(), torch.optim.Adam(model.parameters()))
+draw = torch.Generator().manual_seed(popdist.getInstanceIndex())  # an order of each instance
+for _ in range(3):
+    x = torch.randn(4, 6, generator=draw)
+    outputs, _ = training(x, WEIGHT)
+    assert len(outputs) == len(x)  # as many rows as the program gave
+"""
+
+
+@pytest.mark.parametrize(
+    ("weight", "several"), [("torch.ones(4, 8)", False), ("torch.ones(1, 8)", True)]
+)
+def test_a_training_model_is_given_the_weights_and_batches_of_the_job(tmp_path, weight, several):
+    """The second program has one row for each replica, so replicas cannot be computed as one."""
+    program = tmp_path / "unprepared.py"
+    program.write_text(UNPREPARED.replace("WEIGHT", weight))
+    words = [*LAUNCHER, "-np", "2", "--compare-alone=2", sys.executable, program]
+    code, output = run_command(words)
+    assert code == 0, output
+    assert output.count("same    equal") == 2, output
+    assert ("with the job's 2 replicas" in output) is several, output
 
 
 def test_fit_of_keras():

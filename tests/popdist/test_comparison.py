@@ -9,16 +9,16 @@ from popdist.comparison import Run, compare
 from popdist.recording import PLAN, Recording
 
 
-def recorded(folder, *updates):
+def recorded(folder, *updates, gradients=()):
     """The run of one process whose model has these weights, from the first on."""
     folder.mkdir()
-    plan = {"updates": len(updates), "scale": 1, "replicas": 1, "layout": [[0, 1]]}
+    plan = {"updates": len(updates), "scale": 1, "merges": True, "job": None}
     (folder / PLAN).write_text(json.dumps(plan))
     recording = Recording(folder)
     first, *others = ([(name, np.array(value)) for name, value in one] for one in updates)
     recording.before_update("model", first)
     for weights in others:
-        recording.after_update("model", weights)
+        recording.after_update("model", weights, gradients)
     return Run(folder)
 
 
@@ -31,6 +31,37 @@ def test_weights_of_equal_names_are_compared_one_by_one(tmp_path):
     alone = recorded(tmp_path / "other", start, [("weight", 1.5), ("weight", 2.25)])
     (update,) = compare(job, alone).updates
     assert update.result == "different: weight (number 2)"
+
+
+@pytest.mark.parametrize(("gradient", "is_equal"), [(0.0, True), (0.4, False)])
+def test_equal_gradients_outweigh_the_steps_that_an_adaptive_optimizer_makes(
+    tmp_path, gradient, is_equal
+):
+    """Adam turns 1e-9 and -1e-9 into whole steps of opposite signs."""
+    start = [("weight", [1.0, 1.0])]
+    job, alone = (
+        recorded(
+            tmp_path / name,
+            start,
+            [("weight", [0.9, 1.0 + step])],
+            gradients=[("weight", np.array([2.0 + more, sign * 1e-9]))],
+        )
+        for name, step, sign, more in (("job", 0.1, -1, gradient), ("alone", -0.1, 1, 0.0))
+    )
+    found = compare(job, alone)
+    assert found.updates[0].distance > 1
+    assert found.updates[0].gradients == pytest.approx(gradient / 2, abs=1e-8)
+    assert found.is_equal is is_equal
+
+
+def test_half_precision_of_outputs_widens_the_tolerance(tmp_path):
+    updates = [("weight", np.float32(1))], [("weight", np.float32(2))]
+    for name, kind in (("whole", "float32"), ("half", "float16")):
+        run = recorded(tmp_path / name, *updates)
+        line = tmp_path / name / "instance.0"
+        line.write_text(line.read_text().replace('"types": []', f'"types": ["{kind}"]'))
+        tolerance = compare(run, Run(tmp_path / name)).updates[0].tolerance
+        assert tolerance == pytest.approx({"whole": 1e-3, "half": 0.05}[name], rel=0.1)
 
 
 @pytest.mark.parametrize("last", [1.0, 1.5])

@@ -40,8 +40,8 @@ class Program:
             seed; None for a program that sets its own.
         rows: The number of rows of the training data of Keras that the program gets; None for all.
         steps: The steps after which a training of Keras ends; None for the program's own.
-        losses: The largest relative difference between the losses of one and of two instances that
-            train the same global batch; None if the losses cannot be compared.
+        differs: Why two instances train another model than one process with their batch, or why the
+            two cannot be compared; empty if they must be equal.
         trains: Whether a run makes weight updates.
         divides: Whether the program can be divided over instances: whole graphs and an
             ``IterableDataset`` cannot, as published. Otherwise it is run in one process only.
@@ -65,7 +65,7 @@ class Program:
     seed: int | None = None
     rows: int | None = None
     steps: int | None = None
-    losses: float | None = None
+    differs: str = ""
     trains: bool = True
     divides: bool = True
     limit: int = 300

@@ -29,7 +29,7 @@ and as a job of two instances under `poprun --sdk-names`.
 | trains alone | the run in one process trains; the data cannot be divided, as published |
 | runs | both runs end with exit code 0; the program does not train |
 | stops | a run ends with an error, which the last column shows |
-| differs | both runs end with exit code 0, but the instances or the losses differ |
+| differs | both runs end with exit code 0, but the instances differ |
 | not run | the last column has the reason |
 
 A program that sets no seed cannot start from equal weights in two instances. The runner seeds such
@@ -37,9 +37,10 @@ a program from outside, as the last column shows. A program without an option fo
 shortened from outside: it gets fewer rows of data, or Keras ends its training after some steps.
 Loaders start at most two processes.
 
-"Losses" is the largest relative difference between the losses of one instance and of two instances
-that train the same global batch, where a program's data and random numbers allow that comparison.
-"Check" is what `popdist-sdk check` predicts from the source alone.
+"One process" is the result of `poprun --compare-alone=2` ([what it does](compare.md)): whether two
+instances train like one process that has the batches of both. The number is the distance between
+the gradients of the first update, in parts of their size. A `-` means that the two cannot be
+compared. "Check" is what `popdist-sdk check` predicts from the source alone.
 
 To repeat the runs, clone each repository at its tag into `folder/OWNER/REPOSITORY/TAG`:
 
@@ -89,8 +90,8 @@ def text() -> str:
                 f"{len(programs)} programs: {total}. {_agreement(programs, seen)}",
                 "",
             ]
-            lines += ["| Program | Verdict | Losses | Check | Reason or remark |"]
-            lines += ["|---|---|---:|---|---|"]
+            lines += ["| Program | Verdict | One process | Check | Reason or remark |"]
+            lines += ["|---|---|---|---|---|"]
             lines += [_row(program, seen.get(program.key, {})) for program in programs]
             lines.append("")
     return "\n".join(lines)
@@ -104,22 +105,29 @@ def _agreement(programs: list[Program], seen: dict[str, Any]) -> str:
 
 
 def _row(program: Program, record: dict[str, Any]) -> str:
-    losses = record.get("losses")
     shortened = program.rows is not None or program.steps is not None
     acts = {"seeds": program.seed is not None, "shortens": shortened}
     words = " and ".join(word for word, is_done in acts.items() if is_done)
     seeded = f"the runner {words} it" if words else ""
     pending = "no result yet" if program.command and not record else ""
-    remarks = (pending, record.get("reason") or program.reason, seeded)
+    remarks = (pending, record.get("reason") or program.reason, seeded, program.differs)
     reason = "; ".join(filter(None, remarks))
     cells = [
         f"`{program.name}`",
         record.get("verdict", "not run"),
-        "" if losses is None else f"{losses:.0e}",
+        _compared(record.get("compared")),
         record.get("predicted", ""),
         reason.replace("|", "/").replace("<", "&lt;"),
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def _compared(found: dict[str, Any] | None) -> str:
+    if found is None:
+        return ""
+    if found["equal"] is None:
+        return "-"
+    return f"{'equal' if found['equal'] else 'different'}, {found['distance']:.0e}"
 
 
 if __name__ == "__main__":

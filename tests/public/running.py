@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 from tests.public.environments import served
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tests.public.manifest import Program
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -45,7 +47,14 @@ class Run:
         return {key: value for key, value in asdict(self).items() if key != "output"}
 
 
-def run(program: Program, sources: Path, python: Path, room: Path, instances: int) -> Run:
+def run(
+    program: Program,
+    sources: Path,
+    python: Path,
+    room: Path,
+    instances: int,
+    poprun: Sequence[str] = (),
+) -> Run:
     """Runs a program in a fresh copy of its folders.
 
     Args:
@@ -54,6 +63,7 @@ def run(program: Program, sources: Path, python: Path, room: Path, instances: in
         python: The interpreter.
         room: A folder for the copy and for records; it is emptied.
         instances: 1 or 2.
+        poprun: More options of poprun, for two instances.
 
     Returns:
         The run. Its output is also in ``room/output.txt``.
@@ -74,7 +84,11 @@ def run(program: Program, sources: Path, python: Path, room: Path, instances: in
                 break
         else:
             code = call(
-                _words(program, python, instances), folder, environment, output, program.limit
+                _words(program, python, instances, poprun),
+                folder,
+                environment,
+                output,
+                program.limit,
             )
         output.seek(0)
         text = output.read()
@@ -82,10 +96,10 @@ def run(program: Program, sources: Path, python: Path, room: Path, instances: in
     return Run(instances, code, text, sorted(found, key=lambda one: one["rank"]))
 
 
-def _words(program: Program, python: Path, instances: int) -> list[str]:
+def _words(program: Program, python: Path, instances: int, poprun: Sequence[str]) -> list[str]:
     if instances == 1:
         return [str(python), "-m", "popdist.sdk", *program.command, *program.alone]
-    launcher = [sys.executable, "-m", "popdist.poprun", "--sdk-names", *program.poprun]
+    launcher = [sys.executable, "-m", "popdist.poprun", "--sdk-names", *program.poprun, *poprun]
     launcher += [f"--num-instances={instances}", f"--num-replicas={instances}"]
     return [*launcher, str(python), *program.command, *program.job]
 

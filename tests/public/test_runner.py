@@ -54,10 +54,11 @@ def record_of(sources, *command, **changes):
     return examine(program, Manifest("ours", "Ours", {}, (program,)), sources)
 
 
-def test_a_program_that_trains_has_equal_parameters_and_the_losses_of_one_instance(sources):
-    record = record_of(sources, "train.py", losses=1e-5)
+def test_a_program_that_trains_has_equal_parameters_and_the_gradients_of_one_process(sources):
+    record = record_of(sources, "train.py")
     assert record["verdict"] == "trains", record
-    assert record["losses"] <= 1e-5
+    assert record["compared"]["equal"] is True
+    assert record["compared"]["distance"] <= 1e-5
     assert record["predicted"] == "fine"
     alone, job = record["runs"]
     assert len(alone["ranks"]) == 1
@@ -136,14 +137,25 @@ def rank(number, digest="a", losses=(1.0,)):
         ([rank(0), rank(1, "b")], "the instances have different parameters"),
         ([rank(0)], "1 of 2 instances trained"),
         ([rank(0), rank(1, losses=(1.0, 1.0))], "the instances made different numbers of calls"),
-        ([rank(0, losses=(2.0,)), rank(1, losses=(1.0,))], "the losses of 1 and 2 instances"),
     ],
 )
 def test_runs_that_end_well_can_still_differ(ranks, reason):
-    program = Program("program", "us/ours", "v1", ("train.py",), losses=1e-3)
+    program = Program("program", "us/ours", "v1", ("train.py",))
     record = verdicts.judge(program, [Run(1, 0, "", [rank(0)]), Run(2, 0, "", ranks)])
     assert record["verdict"] == "differs"
     assert record["reason"].startswith(reason)
+
+
+def test_what_trains_is_equal_to_one_process_or_says_why_not():
+    unexplained = {
+        program.key: found["why"]
+        for file in manifest.read_all()
+        for program in file.programs
+        if (found := page.recorded(file.name).get(program.key, {}).get("compared"))
+        and not found["equal"]
+        and not program.differs
+    }
+    assert not unexplained
 
 
 def test_the_page_is_made_from_the_manifests_and_the_recorded_results():

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Any
 
+from popdist.comparison import Comparison
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from tests.public.manifest import Program
     from tests.public.running import Run
@@ -50,9 +54,32 @@ def judge(program: Program, runs: Sequence[Run]) -> dict[str, Any]:
         return {"verdict": "runs", **record}
     if not program.divides:
         return {"verdict": "trains alone", **record}
-    if program.losses is not None:
-        record["losses"] = difference_of_losses(runs)
     return {"verdict": "trains", **record}
+
+
+def compared(run: Run, result: Path) -> dict[str, Any]:
+    """What the comparison of a job with its program alone says.
+
+    Args:
+        run: The run of a program with ``--compare-alone``.
+        result: The file of ``--json``.
+
+    Returns:
+        ``equal``: whether both train the same, or None where they cannot be compared;
+        ``distance``: of the gradients of the first update, or else of its weights, in parts of
+        those of the program alone; ``why``: one line where they are not equal.
+    """
+    if not result.exists():
+        return {"equal": None, "why": f"exit code {run.code}: {_cause(run)}"}
+    found = Comparison.from_json(json.loads(result.read_text()))
+    if found.problem:
+        return {"equal": None, "why": found.problem}
+    first = found.updates[0]
+    distance = first.distance if first.gradients is None else first.gradients
+    worst = next((update for update in found.updates if not update.is_equal), None)
+    why = f"update {worst.number}: {worst.result}" if worst else ""
+    record = {"equal": found.is_equal, "distance": distance, "why": why}
+    return record if found.replicas is None else {**record, "replicas": found.replicas}
 
 
 def _fault(program: Program, runs: Sequence[Run]) -> str:
@@ -67,18 +94,7 @@ def _fault(program: Program, runs: Sequence[Run]) -> str:
         for fact, what in _EQUAL.items():
             if any(rank[fact] != run.ranks[0][fact] for rank in run.ranks):
                 return f"the instances {what}"
-    if program.losses is not None and difference_of_losses(runs) > program.losses:
-        return f"the losses of 1 and 2 instances differ by {difference_of_losses(runs):.1e}"
     return ""
-
-
-def difference_of_losses(runs: Sequence[Run]) -> float:
-    """The largest relative difference between losses of one instance and means over two."""
-    alone, job = ([rank["losses"] for rank in run.ranks] for run in runs)
-    means = [sum(values) / len(values) for values in zip(*job, strict=True)]
-    if len(alone[0]) != len(means):
-        return float("inf")
-    return max(abs(a - b) / max(abs(a), 1e-9) for a, b in zip(alone[0], means, strict=True))
 
 
 def _cause(run: Run) -> str:

@@ -74,6 +74,7 @@ class Job(Record):
         ddp: Whose exchange DistributedDataParallel uses: ``torch`` or ``popdist``.
         allow_run_as_root: Whether root may run it.
         compare_folder: Where its programs record what they train; None where nothing is compared.
+        compare_replicas: Replicas of the job with which this program alone is compared; else 1.
     """
 
     program: tuple[str, ...]
@@ -110,6 +111,7 @@ class Job(Record):
     ddp: str = "torch"
     allow_run_as_root: bool = True
     compare_folder: str | None = None
+    compare_replicas: int = 1
 
     @property
     def is_local(self) -> bool:

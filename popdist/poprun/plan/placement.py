@@ -88,6 +88,7 @@ def place(job: Job) -> tuple[Instance, ...]:
             "executable_cache_path": job.executable_cache_path,
             "restart_count": 0,
             "compare_folder": job.compare_folder,
+            "compare_replicas": job.compare_replicas,
             "run_folder": None,
         }
         check(fields)
