@@ -75,6 +75,7 @@ class Executor(ABC):
         self._options = given.resolved(default_output)
         self._placement = self._options.placement  # computed again at each access
         self._batching = Batching.of(self._options)
+        self._given = self._batching  # of the program's calls; a comparison computes others
         self._trains = trains
         # Programs switch their module between train and eval; a live wrapper keeps its own flags.
         self._training_flags = {part: part.training for part in self._user_model.modules()}
@@ -509,7 +510,7 @@ class Executor(ABC):
     ) -> inputs.Arguments:
         if self._forward is None:
             self._forward = inspect.signature(original(self._user_model).forward)
-        return inputs.collect(args, kwargs, self._batching, device, self._forward)
+        return inputs.collect(args, kwargs, self._given, device, self._forward)
 
     def _collect(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> inputs.Arguments:
         arguments = self._arguments(args, kwargs, self._require_compiled().streams.device)

@@ -85,7 +85,8 @@ class Model(torch.nn.Module):
         x = torch.nn.functional.dropout(self.first(x).relu(), 0.5) * weight
         return x, poptorch.identity_loss((self.last(x) ** 2).mean(), "none")
 
-model = Model()  # with no seed
+torch.manual_seed(popdist.getNumInstances())  # other weights than alone
+model = Model()
 training = poptorch.trainingModel(model, poptorch.Options(), torch.optim.Adam(model.parameters()))
 draw = torch.Generator().manual_seed(popdist.getInstanceIndex())  # an order of each instance
 for _ in range(3):

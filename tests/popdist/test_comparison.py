@@ -55,7 +55,7 @@ def test_equal_gradients_outweigh_the_steps_that_an_adaptive_optimizer_makes(
 
 
 def test_half_precision_of_outputs_widens_the_tolerance(tmp_path):
-    updates = [("weight", np.float32(1))], [("weight", np.float32(2))]
+    updates = [("weight", np.float32(1.1))], [("weight", np.float32(2.3))]
     for name, kind in (("whole", "float32"), ("half", "float16")):
         run = recorded(tmp_path / name, *updates)
         line = tmp_path / name / "instance.0"
