@@ -58,9 +58,9 @@ _DTYPES = {"momentum": "momentum_accum_dtype"}
 """Arguments for the dtypes of states; others are called ``STATE_dtype``."""
 
 
-def _wide(variable: Any) -> Any:
-    """The dtype in which the update of a variable is computed."""
-    return tf.float64 if tf.as_dtype(variable.dtype) == tf.float64 else tf.float32
+def _wide(dtype: Any) -> Any:
+    """The dtype in which the update of a variable of a dtype is computed."""
+    return tf.float64 if tf.as_dtype(dtype) == tf.float64 else tf.float32
 
 
 class _Formula(_Kind):  # type: ignore[misc] # a class of Keras 2 or 3
@@ -160,10 +160,16 @@ class _Formula(_Kind):  # type: ignore[misc] # a class of Keras 2 or 3
             for slot in self._slot_dtypes:
                 self.add_slot(variable, slot)
 
+    def _prepare_local(self, var_device: Any, var_dtype: Any, apply_state: Any) -> None:
+        """Asks a schedule once for each update, as Keras does: a schedule may count its calls."""
+        rate = tf.identity(self._decayed_lr(_wide(var_dtype)))
+        apply_state[(var_device, var_dtype)]["lr_t"] = rate
+
     def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
-        del apply_state
         states = {slot: self.get_slot(var, slot) for slot in self._slot_dtypes}
-        return self._update(grad, var, states, self._decayed_lr(_wide(var)))
+        key = (var.device, var.dtype.base_dtype)
+        rates = (apply_state or {}).get(key) or self._fallback_apply_state(*key)
+        return self._update(grad, var, states, rates["lr_t"])
 
     def _resource_apply_sparse(
         self, grad: Any, var: Any, indices: Any, apply_state: Any = None
@@ -173,7 +179,7 @@ class _Formula(_Kind):  # type: ignore[misc] # a class of Keras 2 or 3
 
     def _update(self, gradient: Any, variable: Any, states: dict[str, Any], rate: Any) -> Any:
         """Updates a variable; a graph of TensorFlow 1 runs what is returned, and nothing else."""
-        wide = _wide(variable)
+        wide = _wide(variable.dtype)
         one = _Step(
             tf.cast(tf.convert_to_tensor(gradient), wide),
             variable_name(variable),
