@@ -231,13 +231,20 @@ def _part(name: str) -> "ModuleType":
 
 
 def _choose_interface(tensorflow: "ModuleType", version1: "bool | None") -> None:
-    """Gives a program TensorFlow 1's interface, if it is asked for or the sources are of that."""
+    """Gives a program the TensorFlow that its sources are written for: 1, 2, or the SDK's 2."""
     program = getattr(sys.modules.get("__main__"), "__file__", None)
-    if version1 or (version1 is None and program is not None):
-        from popdist.sdk.version1 import become, is_of_version1
+    if version1 is None and program is None:
+        return
+    from importlib import import_module
 
-        if version1 or is_of_version1(str(program)):
-            become(tensorflow)
+    from popdist.sdk.sources import sources_of
+    from popdist.sdk.version1 import are_of_version1, become, import_ipu
+
+    trees = [tree for _, tree in sources_of(str(program))]
+    if version1 or (version1 is None and are_of_version1(trees)):
+        become(tensorflow)
+    if import_ipu(trees):  # what the program imports before it is the SDK's as well
+        import_module("tensorflow.python.ipu")
 
 
 def install(version1: "bool | None" = None) -> None:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from popdist.sdk.contrib import MODULES
 from popdist.sdk.sources import sources_of
+from popdist.sdk.tensorflow1 import NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -124,20 +125,8 @@ def _answer(module: str, homes: dict[str, str]) -> Callable[[str], Any]:
 
 # Which programs are TensorFlow 1's.
 
-_GRAPHS = {
-    "ConfigProto",
-    "Dimension",
-    "InteractiveSession",
-    "Session",
-    "contrib",
-    "get_variable",
-    "global_variables",
-    "global_variables_initializer",
-    "layers",
-    "placeholder",
-    "variable_scope",
-}
-"""Names of ``tensorflow`` by which a program shows that it is TensorFlow 1's."""
+_LOST = {name for name in NAMES if "." not in name} | {"contrib"}
+"""Names that TensorFlow 2 does not have: a program that uses one is TensorFlow 1's."""
 
 _RUN = {"InteractiveSession", "Session", "placeholder"}
 """Names of ``tensorflow.compat.v1`` that need graphs, which TensorFlow 1 builds by default."""
@@ -174,7 +163,17 @@ def are_of_version1(trees: Iterable[ast.Module]) -> bool:
     if (names | below) & _OF_VERSION2:
         return False
     needs_graphs = below & _RUN and not (names | below) & _OWN_GRAPHS
-    return bool(names & _GRAPHS or needs_graphs)
+    return bool(names & _LOST or needs_graphs)
+
+
+def import_ipu(trees: Iterable[ast.Module]) -> bool:
+    """Whether sources import the SDK's part of TensorFlow.
+
+    Args:
+        trees: The tree of each source.
+    """
+    nodes = (node for tree in trees for node in ast.walk(tree))
+    return any(f"{name}.".startswith("tensorflow.python.ipu.") for name, _ in _imports(nodes))
 
 
 def _used(nodes: Sequence[ast.AST], module: str) -> set[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from contextlib import contextmanager
 from importlib import import_module
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v2 as tf
@@ -25,6 +26,25 @@ _PARTED = ("framework.ops", "ops.array_ops", "ops.control_flow_ops", "ops.math_o
 """Modules below ``tensorflow.python`` of which parts, such as ``cond``, have moved to others."""
 
 
+class StatsAggregator:
+    """Statistics of data sets, which TensorFlow does not count any more: there are none."""
+
+    def get_summary(self) -> Any:
+        """A summary without values, as a serialized string."""
+        return tf.constant(tf.compat.v1.Summary().SerializeToString())
+
+
+def _uncounted(_tag: str) -> Callable[[Any], Any]:
+    return lambda dataset: dataset
+
+
+_STATISTICS = {
+    "StatsAggregator": StatsAggregator,
+    "bytes_produced_stats": _uncounted,
+    "latency_stats": _uncounted,
+}
+
+
 def serve(tensorflow: ModuleType) -> None:
     """Adds the names of IPUs to those of devices in TensorFlow; safe to call again.
 
@@ -35,7 +55,11 @@ def serve(tensorflow: ModuleType) -> None:
         if not hasattr(kind.device, "__wrapped_by_popdist__"):
             kind.device = _local(kind.device)
     reader = tf.compat.v1.train.NewCheckpointReader
-    vars(import_module("tensorflow.python.pywrap_tensorflow"))["NewCheckpointReader"] = reader
+    wrapped = import_module("tensorflow.python.pywrap_tensorflow")
+    vars(wrapped)["NewCheckpointReader"] = reader
+    vars(tensorflow)["pywrap_tensorflow"] = wrapped
+    vars(tf.compat.v1.data.experimental).update(_STATISTICS)
+    tf.data.Options.experimental_stats = SimpleNamespace()  # settings that nothing reads
     # TensorFlow's own copy of Keras lacks parts that programs use, and is another Keras.
     vars(import_module("tensorflow.python"))["keras"] = tensorflow.keras
     for name in _PARTED:

@@ -69,7 +69,7 @@ def alone():
 @pytest.mark.parametrize("replicas", [2, 4])
 def test_an_epoch_of_shards_is_that_of_one_process(replicas):
     answers = run_job(under_a_strategy, replicas=replicas)
-    expected = alone()
+    (expected,) = run_job(alone, instances=1)  # this process may have seeded TensorFlow
     for answer in answers:
         for name, value in expected.items():
             np.testing.assert_allclose(answer[name], value, rtol=1e-5, atol=1e-6)

@@ -573,7 +573,8 @@ def untrained(kind, folder=None):
     data = tf.data.Dataset.from_tensor_slices((rows, rows.sum(axis=-1)))
     callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), save]
     if folder:
-        save.on_train_batch_end = lambda *_: saved.append(float(model.layers[0].moving_mean[0]))
+        layer = model.layers[0]
+        save.on_train_batch_end = lambda *_, **__: saved.append(float(layer.moving_mean[0]))
         if hvd.rank() == 0:
             path = f"{folder}/{{epoch}}-{{batch}}.weights.h5"
             checkpoint = tf.keras.callbacks.ModelCheckpoint(

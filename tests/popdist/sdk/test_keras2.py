@@ -65,9 +65,19 @@ print("fine")
 """
 
 
-def test_each_module_of_keras_is_that_of_the_sdk(tmp_path):
+EARLY = """
+from tensorflow.keras.optimizers import RMSprop
+from tensorflow.python import ipu
+import tensorflow as tf
+assert RMSprop(decay=0.5) and RMSprop is tf.keras.optimizers.RMSprop
+print("fine")
+"""
+
+
+@pytest.mark.parametrize("source", [NAMES, EARLY])
+def test_each_module_of_keras_is_that_of_the_sdk(tmp_path, source):
     program = tmp_path / "train.py"
-    program.write_text(NAMES)
+    program.write_text(source)
     ran = subprocess.run(
         [sys.executable, "-m", "popdist.sdk", str(program)],
         capture_output=True,

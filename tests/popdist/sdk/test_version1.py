@@ -31,6 +31,7 @@ GRAPH = "import tensorflow as tf\nx = tf.placeholder(tf.float32)\n"
         ("import tensorflow as tf\ntf.compat.v1.Session()\n", False),
         (GRAPH + "@tf.function\ndef f(): ...\n", False),
         ("import tensorflow as tf\ntf.keras.Model()\n", False),
+        ("import tensorflow as tf\ntf.gfile.Open('x')\n", True),
         ("import model\n", True),
         ("from model import x\n", True),
         ("from parts import model\n", True),
@@ -79,8 +80,15 @@ with tf.device("/device:IPU:0"):
     (rows,) = ipu.ipu_compiler.compile(lambda a: tf.reduce_sum(a, reduction_indices=1), [x])
 assert contrib.rnn.LSTMCell and contrib.layers.xavier_initializer() and xla.compile
 assert pywrap_tensorflow.NewCheckpointReader and int(tf.Dimension(3.0)) == 3
+assert tf.pywrap_tensorflow is pywrap_tensorflow
+options = tf.data.Options()
+options.experimental_stats.aggregator = tf.data.experimental.StatsAggregator()
+counted = tf.data.Dataset.range(3).apply(tf.data.experimental.latency_stats("name"))
+counted = tf.data.make_one_shot_iterator(counted.with_options(options)).get_next()
+summary = options.experimental_stats.aggregator.get_summary()
 with tf.Session() as session:
     session.run(tf.global_variables_initializer())
+    assert session.run((counted, tf.summary.merge([summary]))) == (0, b"")
     print(*session.run(rows, {x: [[1, 2, 3, 4]] * 4}), session.run(loss, {x: [[1] * 4] * 4}))
 """
 
