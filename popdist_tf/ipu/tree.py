@@ -151,7 +151,13 @@ _OPERATIONS = {
     "custom_ops": _module(
         "Operations made of expressions.", _names("loops.operations", "codelet_expression_op")
     ),
-    "embedding_ops": _module("Rows of tables.", _names("loops.operations", "embedding_lookup")),
+    "embedding_ops": _module(
+        "Rows of tables.",
+        _names("loops.operations", "embedding_lookup"),
+        _names(
+            "loops.embeddings", "HostEmbedding HostEmbeddingOptimizerSpec create_host_embedding"
+        ),
+    ),
     "functional_ops": _module(
         "Functions of device code.", _names("loops.operations", "outlined_function")
     ),
