@@ -181,6 +181,12 @@ def events(path: str, count: str, users: str = "30", items: str = "10") -> None:
     Path(path).write_text("\n".join(rows) + "\n")
 
 
+def ratings(path: str, count: str, users: str = "64", items: str = "32") -> None:
+    """Writes ratings from 1 to 5 of items by users, at random, as rows of numbers."""
+    rows = _RNG.integers([0, 0, 1], [int(users), int(items), 6], (int(count), 3))
+    np.savetxt(path, rows, fmt="%d", delimiter="\t")
+
+
 def sentences(folder: str, count: str, length: str = "20", frames: str = "3") -> None:
     """Writes spoken sentences as arrays, in FastPitch's form, and the mean of the pitch."""
     place = Path(folder)
@@ -211,7 +217,9 @@ def captions(folder: str, count: str) -> None:
 
 
 def settings(source: str, target: str, *changes: str) -> None:
-    """Writes a program's YAML settings with other values: ``settings a.yml b.yml part.key=3``."""
+    """Writes settings in YAML or JSON with other values: ``settings a.yml b.yml part.key=3``."""
+    import json
+
     import yaml
 
     found = yaml.safe_load(Path(source).read_text())
@@ -222,7 +230,8 @@ def settings(source: str, target: str, *changes: str) -> None:
         for part in parts:
             place = place[part]
         place[last] = yaml.safe_load(value)
-    Path(target).write_text(yaml.safe_dump(found))
+    dump = json.dumps if target.endswith(".json") else yaml.safe_dump
+    Path(target).write_text(dump(found))
 
 
 def vit(folder: str, width: str, layers: str, heads: str, inner: str) -> None:
