@@ -100,10 +100,10 @@ class IPUInfeedQueue:
     @property
     def initializer(self) -> Any:
         """The operation that restarts the data from the beginning; eagerly, it does so at once."""
-        if tf.executing_eagerly():
+        operation = getattr(self._iterator, "initializer", None)  # of a graph, wherever it is asked
+        if operation is None:
             self._iterator = None
-            return None
-        return self._iterator.initializer
+        return operation
 
     @property
     def deleter(self) -> Any:

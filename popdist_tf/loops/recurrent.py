@@ -345,12 +345,12 @@ class PopnnDynamicGRU(PopnnGRU):
         """Computes the outputs of all time steps.
 
         Args:
-            inputs: Shape ``(time, batch, input size)``.
+            inputs: Shape ``(time, batch, input size)``, or with ``(batch, time)`` first.
             seq_len: Time steps of each sequence: ``(batch,)``. Later outputs are zeros.
             initial_state: Shape ``(batch, num_units)``; None for zeros.
             training: Accepted as published.
-            time_major: Whether time is the first dimension of inputs and outputs, instead of the
-                batch.
+            time_major: Whether time is the first dimension of inputs, instead of the batch. It is
+                that of outputs in any case, as published.
 
         Returns:
             As `PopnnGRU`.
@@ -368,12 +368,7 @@ class PopnnDynamicGRU(PopnnGRU):
     ) -> Any:
         if not time_major:
             inputs = tf.transpose(inputs, [1, 0, 2])
-        answer = self._called(inputs, seq_len, initial_state, training, extras)
-        if time_major:
-            return answer
-        outputs, *state = answer if self._returns_state else (answer,)
-        outputs = tf.transpose(outputs, [1, 0, 2])
-        return (outputs, *state) if state else outputs
+        return self._called(inputs, seq_len, initial_state, training, extras)
 
 
 class PopnnAUGRU(PopnnDynamicGRU):
@@ -393,7 +388,7 @@ class PopnnAUGRU(PopnnDynamicGRU):
         """Computes the outputs of all time steps.
 
         Args:
-            inputs: Shape ``(time, batch, input size)``.
+            inputs: Shape ``(time, batch, input size)``, or with ``(batch, time)`` first.
             seq_len: Time steps of each sequence: ``(batch,)``. Later outputs are zeros.
             attention_score: Shape ``(time, batch)``, or ``(batch, time)`` without ``time_major``;
                 the update gate is multiplied by one minus it.

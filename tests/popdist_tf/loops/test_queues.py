@@ -154,3 +154,14 @@ def test_queues_may_have_names_as_in_sdk_2():
     pairs = tf.data.Dataset.from_tensor_slices((np.ones(4), np.zeros(4)))
     assert infeed(pairs, "rows", 0).number_of_tuple_elements == 2
     assert infeed(pairs.map(lambda x, _: x), feed_name="rows").number_of_tuple_elements == 1
+
+
+def test_a_queue_of_a_graph_is_restarted_from_outside():
+    with tf.Graph().as_default() as graph:
+        queue = ipu.ipu_infeed_queue.IPUInfeedQueue(tf.data.Dataset.range(2))
+        element = queue.dequeue()
+    restart = queue.initializer  # as a program of TensorFlow 1 asks for it, whose mode is graphs
+    with tf.compat.v1.Session(graph=graph) as session:
+        for _ in range(2):
+            session.run(restart)
+            assert [session.run(element), session.run(element)] == [0, 1]

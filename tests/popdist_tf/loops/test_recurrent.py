@@ -93,7 +93,6 @@ def test_sequences_end_where_they_end(time_major):
     outputs, last = gru(*built(layer))
     inputs = INPUTS if time_major else INPUTS.transpose(1, 0, 2)
     found, state = layer(inputs, LENGTHS, time_major=time_major)
-    found = found if time_major else tf.transpose(found, [1, 0, 2])
     np.testing.assert_allclose(found, outputs, rtol=2e-5, atol=2e-6)
     np.testing.assert_allclose(state, last, rtol=2e-5, atol=2e-6)
 
@@ -105,7 +104,6 @@ def test_scores_of_attention_weaken_the_update(time_major):
     outputs, last = gru(*built(layer), SCORES)
     given = (INPUTS, SCORES.T) if time_major else (INPUTS.transpose(1, 0, 2), SCORES)
     found, state = layer(given[0], LENGTHS, given[1], time_major=time_major)
-    found = found if time_major else tf.transpose(found, [1, 0, 2])
     np.testing.assert_allclose(found, outputs, rtol=2e-5, atol=2e-6)
     np.testing.assert_allclose(state, last, rtol=2e-5, atol=2e-6)
 
