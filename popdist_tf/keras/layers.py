@@ -133,7 +133,10 @@ class _InputDropout:
         self._input_dropout = Dropout(dropout, shared, dropout_seed)
 
     def _dropped(self, inputs: Any, training: Any, **others: Any) -> Any:
-        inputs = self._input_dropout(inputs, training=training)
+        # Keras 2 hands over states that are tensors of Keras behind the sequence.
+        sequence, *states = inputs if isinstance(inputs, list | tuple) else (inputs,)
+        sequence = self._input_dropout(sequence, training=training)
+        inputs = [sequence, *states] if states else sequence
         return super().call(inputs, training=training, **others)  # type: ignore[misc]
 
     # Keras reads the names of these arguments.

@@ -9,6 +9,7 @@ import tensorflow.compat.v2 as tf
 from popdist_tf.errors import StrategyError
 from popdist_tf.loops.scopes import reduce_rows, reduction_name
 from popdist_tf.strategies.devices import warn_of_missing_replicas
+from popdist_tf.strategies.extended import on_device
 from popdist_tf.strategies.popdist_strategy import PopDistStrategy
 
 
@@ -212,6 +213,10 @@ def assume_equal_across_replicas(tensors: Any, inplace: bool = False) -> Any:
 def _reduced(reduce_op: Any, x: Any, group_size: Any) -> Any:
     replica = tf.distribute.get_replica_context()
     if replica is None:
+        extended = tf.distribute.get_strategy().extended
+        if on_device() and getattr(extended, "replicas_per_step", 0) == 1:
+            # An optimizer that sums after `merge_call`: the value is that of the only replica.
+            return extended.reduce_over_replicas(reduce_op, x)
         raise RuntimeError("cross_replica_ops work in a replica: call them inside strategy.run")
     if not isinstance(replica.strategy, PopDistStrategy):
         warn_of_missing_replicas()

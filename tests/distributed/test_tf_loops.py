@@ -194,3 +194,27 @@ def test_a_compiled_loop_trains_like_one_process_on_the_global_batch(
         for rank in ranks:
             np.testing.assert_array_equal(rank[name], ranks[0][name])
         np.testing.assert_allclose(ranks[0][name], expected, rtol=2e-5, atol=2e-6)
+
+
+def summed_after_a_merge():
+    import popdist
+    import tensorflow as tf
+
+    from popdist_tf import ipu
+    from popdist_tf.ipu.distributed import popdist_strategy
+
+    strategy = popdist_strategy.PopDistStrategy(add_ipu_cross_replica_reductions=False)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session, strategy.scope():
+
+        def step():
+            own = tf.constant([1.0, 10.0]) * (popdist.getInstanceIndex() + 1)
+            return tf.distribute.get_replica_context().merge_call(
+                lambda _, value: ipu.ops.cross_replica_ops.cross_replica_sum(value), args=(own,)
+            )
+
+        return {"sum": session.run(strategy.run(step))}
+
+
+def test_an_optimizer_sums_after_a_merge_as_published_bert_does():
+    for answer in run_job(summed_after_a_merge):
+        assert answer["sum"].tolist() == [3, 30]

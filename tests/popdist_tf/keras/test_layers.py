@@ -193,3 +193,18 @@ def test_a_recurrent_layer_drops_the_same_inputs_in_all_time_steps(kind, built):
     again = type(layer).from_config(layer.get_config())
     assert again.get_config() == layer.get_config()
     assert again.get_config()["dropout"] == 0.9
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_a_recurrent_layer_takes_states_that_are_tensors_of_keras(kind):
+    inputs = [tf.keras.Input((4, 2)), *(tf.keras.Input((3,)) for _ in range(1 + (kind == "LSTM")))]
+    settings = {} if kind == "LSTM" else {"reset_after": True}
+    layer = getattr(layers, kind)(3, **settings)
+    model = tf.keras.Model(inputs, layer(inputs[0], initial_state=inputs[1:]))
+    expected = getattr(tf.keras.layers, kind)(3, **settings)
+    values = [np.random.default_rng(i).normal(size=(5, *x.shape[1:])) for i, x in enumerate(inputs)]
+    values = [value.astype(np.float32) for value in values]
+    expected.build((5, 4, 2))
+    expected.set_weights(layer.get_weights())
+    wanted = expected(values[0], initial_state=[*map(tf.constant, values[1:])])
+    np.testing.assert_allclose(model(values), wanted, rtol=2e-5, atol=2e-6)
