@@ -197,9 +197,9 @@ def test_a_compiled_loop_trains_like_one_process_on_the_global_batch(
 
 
 def summed_after_a_merge():
-    import popdist
     import tensorflow as tf
 
+    import popdist
     from popdist_tf import ipu
     from popdist_tf.ipu.distributed import popdist_strategy
 
