@@ -7,7 +7,7 @@ own device, and counts as device code, as in `ipu.scopes.ipu_scope`.
 from __future__ import annotations
 
 import functools
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -54,6 +54,8 @@ def serve(tensorflow: ModuleType) -> None:
     for kind in (Graph, Context):
         if not hasattr(kind.device, "__wrapped_by_popdist__"):
             kind.device = _local(kind.device)
+    for method in ("save", "restore"):
+        _work_in_graph(tf.compat.v1.train.Saver, method)
     reader = tf.compat.v1.train.NewCheckpointReader
     wrapped = import_module("tensorflow.python.pywrap_tensorflow")
     vars(wrapped)["NewCheckpointReader"] = reader
@@ -70,6 +72,21 @@ def serve(tensorflow: ModuleType) -> None:
     if "initialized_value" not in vars(kind):
         version1 = import_module("tensorflow.python.ops.variable_v1").VariableV1
         kind.initialized_value = version1.initialized_value
+
+
+def _work_in_graph(kind: Any, name: str) -> None:
+    """Lets a method of savers work in its session's graph, as it did where graphs were default."""
+    known = getattr(kind, name)
+    if hasattr(known, "__in_graph_by_popdist__"):
+        return
+
+    @functools.wraps(known)
+    def called(self: Any, sess: Any, *args: Any, **kwargs: Any) -> Any:
+        with nullcontext() if sess is None else sess.graph.as_default():
+            return known(self, sess, *args, **kwargs)
+
+    called.__in_graph_by_popdist__ = True  # type: ignore[attr-defined]
+    setattr(kind, name, called)
 
 
 def _moved_from(module: str) -> Callable[[str], Any]:

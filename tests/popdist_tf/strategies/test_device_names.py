@@ -27,3 +27,18 @@ def test_a_variable_of_a_graph_initialises_another_one():
         second = tf.compat.v1.get_variable("second", initializer=first.initialized_value() * 2)
         session.run(tf.compat.v1.global_variables_initializer())
         assert session.run(second) == 6.0
+
+
+def test_a_saver_works_in_its_sessions_graph(tmp_path):
+    serve(tf)
+    with tf.Graph().as_default() as graph:
+        value = tf.compat.v1.get_variable("value", initializer=3.0, use_resource=True)
+        start, change = value.initializer, value.assign(5.0)
+        saver = tf.compat.v1.train.Saver()
+    session = tf.compat.v1.Session(graph=graph)  # as programs of TensorFlow 1 keep it
+    session.run(start)
+    path = saver.save(session, str(tmp_path / "model"))
+    session.run(change)
+    saver.restore(session, path)
+    assert session.run(value) == 3.0
+    session.close()
