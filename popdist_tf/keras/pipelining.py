@@ -306,12 +306,18 @@ def set_replication_options(
     ReplicatedMetricReductionMethod.parse(replicated_metric_reduction_method)
 
 
-def _require_whole(model: Any, _way: str = "") -> None:
-    """Checks the stages of a model with options of a pipeline, before it runs."""
+def _require_whole(model: Any, way: str = "") -> None:
+    """Checks the stages of a model with options of a pipeline, before it runs.
+
+    As published, a model without stages is no pipeline, whatever its options are. Only `fit` (no
+    ``way``) refuses to leave out an accumulation that the options ask for.
+    """
     options = _options(model)
     if options is None or not options.needs_stages:
         return
     stages = stages_of(model)
+    if not stages and (way or options.count is None):
+        return
     if not stages:
         raise PipelineError(
             "PD425",
@@ -341,6 +347,8 @@ def _prepare(model: Any) -> None:
         return
     if options.needs_stages:
         _require_whole(model)
+        if options.count is None and not stages_of(model):
+            return
         if options.count is None:
             raise PipelineError(
                 "PD425",

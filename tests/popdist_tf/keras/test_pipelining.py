@@ -188,6 +188,10 @@ def test_what_fit_cannot_accumulate_is_refused():
     model = sequential()
     model.set_pipelining_options(2)
     assert "a model without stages" in refusal(fit, model, 4)
+    model.evaluate(data(4), verbose=0)  # as published, it is no pipeline
+    model = sequential()
+    model.set_pipelining_options(device_mapping=[0, 0])
+    assert len(fit(model, 4).history["loss"]) == 1
     model = sequential()
     model.set_gradient_accumulation_options(2)
     said = refusal(fit, model, 4, steps=1)
