@@ -30,7 +30,8 @@ _HEAD = """# Public test suites
 This page lists test suites that were published for the IPU SDK, and how their files fare,
 unchanged, on this project. `python -m tests.public --suites folder` runs them and writes the page,
 from checkouts in `folder/OWNER/REPOSITORY/TAG`. Each file runs in one pytest process under the
-SDK's names.
+SDK's names, and Horovod's own files in two processes under two launchers, where a test passes if it
+passes on both.
 
 "Device" counts failing tests of what only the device, its compiler or an older tool has, for the
 reasons that are listed, and "skipped" counts tests that the suite itself skips. The last table of
@@ -52,7 +53,8 @@ class Suite:
         left: Patterns of files that are not run, with the reason of each.
         device: Regular expressions of failures of what only the device, its compiler or an older
             tool has, with the reason of each. They are searched in ``FILE::TEST: MESSAGE``.
-        command: The words after ``python -m popdist.sdk``.
+        command: The words after ``python``.
+        launcher: The command that starts each file in several processes; empty for one process.
         path: Folders below the copy that packages are imported from.
         standins: Folders below ``tests/public/standins`` with modules for helpers of the suite that
             are not published.
@@ -71,7 +73,8 @@ class Suite:
     copied: tuple[str, ...] = ()
     left: dict[str, str] = field(default_factory=dict)
     device: dict[str, str] = field(default_factory=dict)
-    command: tuple[str, ...] = ("-m", "pytest", "-q", "--timeout=60")
+    command: tuple[str, ...] = ("-m", "popdist.sdk", "-m", "pytest", "-q", "--timeout=60")
+    launcher: str = ""
     path: tuple[str, ...] = ()
     standins: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
@@ -83,7 +86,8 @@ class Suite:
     @property
     def key(self) -> str:
         """The beginning of the suite's records."""
-        return f"{self.repository}@{self.tag}/{self.folder}"
+        under = f" under {self.launcher}" if self.launcher else ""
+        return f"{self.repository}@{self.tag}/{self.folder}{under}"
 
     def paths(self, sources: Path) -> list[str]:
         """The test files in a folder of checkouts."""
@@ -138,13 +142,13 @@ def run(suite: Suite, name: str, sources: Path, build: Path, patience: float = 1
     environment = environment_of(python, room / "home", path)
     environment.update(suite.variables)
     environment[OUTCOMES] = str(room / "outcomes")
-    (room / "outcomes").touch()
-    words = [str(python), "-m", "popdist.sdk", *suite.command]
+    words = [*suite.launcher.split(), str(python), *suite.command]
     words += ["-p", "suite_outcomes", "-p", "no:cacheprovider", name]
     begin = time.monotonic()
     with (room / "output.txt").open("w") as output:
         code = call(words, copy, environment, output, round(suite.limit * patience))
-    record = judge(suite, (room / "outcomes").read_text().splitlines())
+    ranks = [path.read_text().splitlines() for path in sorted(room.glob("outcomes*"))]
+    record = judge(suite, [line for lines in ranks for line in lines] + unequal(ranks))
     if not any(record[kind] for kind in KINDS) and code != 5:
         record["failed"] = 1
         record["failures"] = {name: f"no test began, exit code {code}"}
@@ -153,17 +157,35 @@ def run(suite: Suite, name: str, sources: Path, build: Path, patience: float = 1
     return record
 
 
-def judge(suite: Suite, lines: list[str]) -> dict[str, Any]:
-    """Counts the outcomes that the plugin wrote."""
+def unequal(ranks: list[list[str]]) -> list[str]:
+    """A failure for each test that has not the same outcome on all ranks."""
+    found: dict[str, set[tuple[int, str]]] = {}
+    for rank, lines in enumerate(ranks):
+        for test, (outcome, _) in _last(lines).items():
+            found.setdefault(test, set()).add((rank, outcome))
+    return [
+        json.dumps([test, "failed", f"by rank: {', '.join(one for _, one in sorted(outcomes))}"])
+        for test, outcomes in found.items()
+        if len(outcomes) < len(ranks) or len({outcome for _, outcome in outcomes}) > 1
+    ]
+
+
+def _last(lines: list[str]) -> dict[str, tuple[str, str]]:
+    """The outcome of each test with its reason; a failure is not undone."""
     last: dict[str, tuple[str, str]] = {}
     for test, outcome, reason in map(json.loads, lines):
         is_settled = last.get(test, ("",))[0] == "failed" and outcome != "started"
         if not is_settled or outcome == "failed":
             last[test] = (outcome, reason)
+    return last
+
+
+def judge(suite: Suite, lines: list[str]) -> dict[str, Any]:
+    """Counts the outcomes that the plugin wrote."""
     counts: Counter[str] = Counter()
     reasons: Counter[str] = Counter()
     failures: dict[str, str] = {}
-    for test, (outcome, reason) in last.items():
+    for test, (outcome, reason) in _last(lines).items():
         kind = outcome
         if outcome in ("failed", "started"):
             kind = "failed"
@@ -208,7 +230,8 @@ def text() -> str:
     for suite in read_all():
         own = {key: record for key, record in seen.items() if key.startswith(f"{suite.key}/")}
         place = "" if suite.folder == "." else f", {suite.folder}"
-        lines += [f"## {suite.repository}, {suite.tag}{place}", ""]
+        under = f", under `{suite.launcher}`" if suite.launcher else ""
+        lines += [f"## {suite.repository}, {suite.tag}{place}{under}", ""]
         lines += [f"{len(own)} files: {_counts(list(own.values()))}.", ""]
         rows = [
             (

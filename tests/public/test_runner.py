@@ -202,6 +202,29 @@ def test_a_suite_is_counted_although_a_test_ends_its_process(sources, tmp_path):
     assert record["failures"]["some_test.py::test_wrong"].startswith("AssertionError: as planned")
 
 
+RANKS = """
+import os, pytest
+
+def test_both(): pass
+def test_one(): assert os.environ["OMPI_COMM_WORLD_RANK"] == "0"
+def test_skipped_once():
+    if os.environ["OMPI_COMM_WORLD_RANK"] == "1":
+        pytest.skip("on one rank")
+"""
+
+
+def test_a_suite_in_several_processes_passes_where_all_pass(sources, tmp_path):
+    (sources / "us" / "ours" / "v1" / "program" / "some_test.py").write_text(RANKS)
+    launcher = f"{sys.executable} -m popdist.poprun -np 2"
+    command = ("-m", "pytest", "-q")
+    suite = suites.Suite(
+        "us/ours", "v1", "program", ("*_test.py",), command=command, launcher=launcher
+    )
+    record = suites.run(suite, "some_test.py", sources, tmp_path / "build")
+    assert [record[kind] for kind in suites.KINDS] == [1, 2, 0, 0]
+    assert record["failures"]["some_test.py::test_skipped_once"] == "by rank: passed, skipped"
+
+
 def test_a_suite_can_be_copied_without_the_implementation_beside_it(sources):
     folder = sources / "us" / "ours" / "v1" / "program"
     (folder / "some_test.py").write_text("")

@@ -11,7 +11,9 @@ OUTCOMES = "SUITE_OUTCOMES"
 
 
 def _write(test: str, outcome: str, reason: str = "") -> None:
-    with Path(os.environ[OUTCOMES]).open("a") as file:
+    # With several processes, each has a file of its own.
+    path = os.environ[OUTCOMES] + os.environ.get("OMPI_COMM_WORLD_RANK", "")
+    with Path(path).open("a") as file:
         file.write(json.dumps([test, outcome, reason]) + "\n")
 
 
