@@ -1,5 +1,6 @@
 import copy
 import warnings
+from dataclasses import replace
 
 import pytest
 import tensorflow as tf
@@ -143,7 +144,8 @@ def test_old_options_select_devices_once():
 def test_devices_for_more_replicas_than_there_are(
     monkeypatch, devices, replicas, ipus_per_replica, wanted
 ):
-    monkeypatch.setattr(popdist, "getNumLocalReplicas", lambda: replicas)
+    here = replace(popdist.topology(), num_local_replicas=replicas, num_total_replicas=replicas)
+    monkeypatch.setattr(popdist, "topology", lambda: here)
     monkeypatch.setattr(popdist, "getNumIpusPerReplica", lambda: ipus_per_replica)
     config = IPUConfig()
     config.auto_select_ipus = devices
