@@ -53,7 +53,7 @@ class Replay:
             return
         path = self._recording.job / self._named("state")
         if path.exists():
-            state = torch.load(path, weights_only=True)
+            state = torch.load(path, weights_only=False)  # modules may keep objects of any kind
             if state.keys() == model.state_dict().keys():  # else the comparison names a difference
                 model.load_state_dict(state)
 
