@@ -49,7 +49,8 @@ class Update:
         precision: What rounding explains of that.
         weight: The weight with the largest difference; empty where all are equal.
         factor: The factor between the job's update and the program's; None where there is none.
-        inputs: ``"same"``, ``"other"``, or ``"unknown"`` where they are not recorded.
+        inputs: ``"given"`` to the program alone by the job; else ``"same"``, ``"other"``, or
+            ``"unknown"`` where they are not recorded.
         diverged: The weights that differ between the instances of the job.
         is_moved: Whether a weight has changed since the start, in the job or alone.
     """
@@ -346,7 +347,7 @@ def _update(update: tuple[str, int], job: Run, alone: Run, start: Mapping[str, A
         parts,
         worst if distance else "",
         factor,
-        _same_inputs(job.inputs(update), alone.inputs(update)[0]),
+        "given" if job.keeps_calls else _same_inputs(job.inputs(update), alone.inputs(update)[0]),
         job.diverged(update),
         bool(length or distance),
     )

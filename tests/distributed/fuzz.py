@@ -115,6 +115,9 @@ def _become(line, folder, said):
         fd = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(fd, 1)
         os.dup2(fd, 2)
+        # pytest has others, which write elsewhere.
+        sys.stdout = os.fdopen(1, "w", closefd=False)
+        sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
         os.environ.clear()
         os.environ.update(
             line.environ, TMPDIR=str(folder / "tmp"), POPDIST_STATE_DIR=str(folder / "state")

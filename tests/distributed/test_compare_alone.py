@@ -62,7 +62,7 @@ def test_batches_of_one_process_become_those_of_the_job():
 def test_a_training_model_trains_like_its_program(words):
     code, output = compared("training_model", *words, options=["--num-replicas=4"])
     assert code == 0, output
-    assert output.count("same    equal") == 2
+    assert output.count("given   equal") == 2
 
 
 def test_a_training_model_whose_parts_do_not_add_up_is_named():
@@ -106,7 +106,7 @@ def test_a_training_model_is_given_the_weights_and_batches_of_the_job(tmp_path, 
     words = [*LAUNCHER, "-np", "2", "--compare-alone=2", sys.executable, program]
     code, output = run_command(words)
     assert code == 0, output
-    assert output.count("same    equal") == 2, output
+    assert output.count("given   equal") == 2, output
     assert ("with the job's 2 replicas" in output) is several, output
 
 

@@ -25,7 +25,7 @@ and as a job of two instances under `poprun --sdk-names`.
 
 | Verdict | Meaning |
 |---|---|
-| trains | both runs succeed, and the instances' parameters change and end bit-equal |
+| trains | both runs succeed, and the instances' parameters change, stay finite and end bit-equal |
 | trains alone | the run in one process trains; the data cannot be divided, as published |
 | runs | both runs end with exit code 0; the program does not train |
 | stops | a run ends with an error, which the last column shows |

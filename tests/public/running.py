@@ -34,7 +34,7 @@ class Run:
         code: The exit code; None if the limit of time was reached.
         output: Standard output and error.
         ranks: What the observer recorded of each rank: ``updates``, ``losses``, ``digests``,
-            ``moved``.
+            ``finite``, ``moved``.
     """
 
     instances: int

@@ -124,10 +124,10 @@ def test_a_program_without_options_is_shortened(sources):
     assert record["verdict"] == "runs", record
 
 
-def rank(number, digest="a", losses=(1.0,)):
+def rank(number, digest="a", losses=(1.0,), finite=True):
     return {
         "rank": number, "updates": [len(losses)], "losses": list(losses),
-        "digests": [digest], "moved": True,
+        "digests": [digest], "finite": finite, "moved": True,
     }  # fmt: skip
 
 
@@ -136,6 +136,7 @@ def rank(number, digest="a", losses=(1.0,)):
     [
         ([rank(0), rank(1, "b")], "the instances have different parameters"),
         ([rank(0)], "1 of 2 instances trained"),
+        ([rank(0, finite=False), rank(1, finite=False)], "the parameters are not finite"),
         ([rank(0), rank(1, losses=(1.0, 1.0))], "the instances made different numbers of calls"),
     ],
 )

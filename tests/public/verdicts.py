@@ -91,6 +91,8 @@ def _fault(program: Program, runs: Sequence[Run]) -> str:
             return f"{len(run.ranks)} of {run.instances} instances trained"
         if not all(rank["moved"] for rank in run.ranks):
             return "the parameters did not change"
+        if not all(rank["finite"] for rank in run.ranks):
+            return "the parameters are not finite"
         for fact, what in _EQUAL.items():
             if any(rank[fact] != run.ranks[0][fact] for rank in run.ranks):
                 return f"the instances {what}"

@@ -85,6 +85,13 @@ def digest(arrays):
     return found.hexdigest()[:16]
 
 
+def are_finite(arrays):
+    """Whether all numbers of arrays by name are finite."""
+    import numpy as np
+
+    return all(np.isfinite(one).all() for one in arrays.values() if one.dtype.kind in "fc")
+
+
 def watch_onnx(module):
     """Keeps the losses of a training session, and reads its weights at the end."""
     import numpy as np
@@ -104,6 +111,7 @@ def watch_onnx(module):
             rank=int(os.environ.get("OMPI_COMM_WORLD_RANK", "0")),
             updates=[len(losses)],
             digests=[digest(found)],
+            finite=are_finite(found),
             moved=any(changed),
         )
 
@@ -216,6 +224,7 @@ class Trained:
                 updates=[],
                 losses=[],
                 digests=[digest(arrays)],
+                finite=are_finite(arrays),
                 moved=any(not np.array_equal(first, last) for first, last in pairs),
             )
 
@@ -302,12 +311,14 @@ def watch_torch(module):
         return {name: one.detach().float().numpy() for name, one in named}
 
     def report():
-        now = [digest(values(executor)) for executor in trained]
+        last = [values(executor) for executor in trained]
+        now = [digest(one) for one in last]
         answer(
             rank=int(os.environ.get("OMPI_COMM_WORLD_RANK", "0")),
             updates=[len(kept["losses"]) for kept in trained.values()],
             losses=[loss for kept in trained.values() for loss in kept["losses"]],
             digests=now,
+            finite=all(map(are_finite, last)),
             moved=all(
                 kept["before"] != one for kept, one in zip(trained.values(), now, strict=True)
             ),
