@@ -36,7 +36,8 @@ class Replay:
         self._recording = recording
         self._model = -1  # known since the first call
         self._calls = 0
-        self._rows = (1, 1)  # of a micro-batch: the program's own, and those of the job
+        # Of a micro-batch on all replicas, and replicas: the program's own, and those computed.
+        self._rows = self._replicas = (1, 1)
 
     def start(self, model: Any) -> None:
         """Keeps the state of a module before its first call, or loads it from the job.
@@ -57,12 +58,13 @@ class Replay:
             if state.keys() == model.state_dict().keys():  # else the comparison names a difference
                 model.load_state_dict(state)
 
-    def of_call(self, arguments: Arguments, batching: Batching) -> Arguments:
+    def of_call(self, arguments: Arguments, given: Batching, batching: Batching) -> Arguments:
         """Keeps the tensors of the next call, or replaces them by those of the job.
 
         Args:
             arguments: The arguments of this process.
-            batching: How they are divided into micro-batches.
+            given: How the program divides them into micro-batches.
+            batching: How those of the job are divided.
 
         Returns:
             The arguments to train on.
@@ -85,20 +87,22 @@ class Replay:
         )
         own, joined = arguments.rows() or steps, replace(arguments, values=values).rows() or steps
         self._rows = (own // steps, joined // steps)
+        self._replicas = (given.replicas, batching.replicas)
         return replace(arguments, values=values, given=())
 
     def as_asked(self, outputs: Any) -> Any:
-        """As many rows of each micro-batch as the program has given to a call."""
-        own, joined = self._rows
-        if own == joined:
-            return outputs
+        """As many rows of each micro-batch, or values of replicas, as the program expects."""
+        pairs = [(own, joined) for own, joined in (self._rows, self._replicas) if own < joined]
 
         def shortened(value: Any) -> Any:
-            if not isinstance(value, torch.Tensor) or not value.dim() or len(value) % joined:
+            if not isinstance(value, torch.Tensor) or not value.dim():
                 return value
-            return _divided(value, len(value) // joined)[:, :own].flatten(0, 1)
+            for own, joined in pairs:
+                if not len(value) % joined:
+                    return _divided(value, len(value) // joined)[:, :own].flatten(0, 1)
+            return value
 
-        return pytree.tree_map(shortened, outputs)
+        return pytree.tree_map(shortened, outputs) if pairs else outputs
 
     def _named(self, what: str) -> str:
         return f"model.{self._model}.{what}"

@@ -228,7 +228,7 @@ class TrainingExecutor(Executor):
         if self._replay is None or self._options.synthetic_data:
             return arguments
         self._replay.start(self)
-        return self._replay.of_call(arguments, self._batching)
+        return self._replay.of_call(arguments, self._given, self._batching)
 
     def _called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         outputs = super()._called(args, kwargs)

@@ -110,12 +110,14 @@ def _row(program: Program, record: dict[str, Any]) -> str:
     words = " and ".join(word for word, is_done in acts.items() if is_done)
     seeded = f"the runner {words} it" if words else ""
     pending = "no result yet" if program.command and not record else ""
-    remarks = (pending, record.get("reason") or program.reason, seeded, program.differs)
+    compared = record.get("compared")
+    differs = "" if compared is None or compared["equal"] else program.differs
+    remarks = (pending, record.get("reason") or program.reason, seeded, differs)
     reason = "; ".join(filter(None, remarks))
     cells = [
         f"`{program.name}`",
         record.get("verdict", "not run"),
-        _compared(record.get("compared")),
+        _compared(compared),
         record.get("predicted", ""),
         reason.replace("|", "/").replace("<", "&lt;"),
     ]
