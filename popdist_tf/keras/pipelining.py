@@ -309,8 +309,8 @@ def set_replication_options(
 def _require_whole(model: Any, way: str = "") -> None:
     """Checks the stages of a model with options of a pipeline, before it runs.
 
-    As published, a model without stages is no pipeline, whatever its options are. Only `fit` (no
-    ``way``) refuses to leave out an accumulation that the options ask for.
+    As published, a model without stages runs as a plain model, whatever its options are. Only `fit`
+    (no ``way``) refuses to leave out an accumulation that the options ask for.
     """
     options = _options(model)
     if options is None or not options.needs_stages:

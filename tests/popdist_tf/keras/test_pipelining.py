@@ -188,7 +188,7 @@ def test_what_fit_cannot_accumulate_is_refused():
     model = sequential()
     model.set_pipelining_options(2)
     assert "a model without stages" in refusal(fit, model, 4)
-    model.evaluate(data(4), verbose=0)  # as published, it is no pipeline
+    model.evaluate(data(4), verbose=0)  # as published, a plain model
     model = sequential()
     model.set_pipelining_options(device_mapping=[0, 0])
     assert len(fit(model, 4).history["loss"]) == 1
