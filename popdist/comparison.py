@@ -222,34 +222,31 @@ class Run:
         first, *others = self.instances
         return [update for update in first if all(update in other for other in others)]
 
-    @property
+    @cached_property
     def keeps_calls(self) -> bool:
         """Whether the program alone can be given the batches of this job."""
         return any(self._folder.glob("model.*.state"))
 
-    def values(self, update: tuple[str, int]) -> dict[str, Any]:
-        """The weights of the first instance after an update, by name, in double precision."""
-        return self._arrays(update)["weights"]
+    def values(self, update: tuple[str, int]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Weights after an update, and its gradients, of the first instance in double precision.
 
-    def gradients(self, update: tuple[str, int]) -> dict[str, Any]:
-        """The gradients of the first instance in an update, as `values`; empty if not recorded."""
-        return self._arrays(update)["gradients"]
-
-    def _arrays(self, update: tuple[str, int]) -> dict[str, dict[str, Any]]:
+        Both by name; no gradients where they are not recorded.
+        """
         import numpy as np
 
         line = self.instances[0][update]
         content = (self._folder / line["values"]).read_bytes()
-        found: dict[str, dict[str, Any]] = {"weights": {}, "gradients": {}}
+        weights: dict[str, Any] = {}
+        gradients: dict[str, Any] = {}
         start = 0
-        for part, arrays in found.items():
-            for name, dtype, shape, _ in line[part]:
+        for arrays, rows in ((weights, line["weights"]), (gradients, line["gradients"])):
+            for name, dtype, shape, _ in rows:
                 kind = np.dtype(dtype)
                 count = int(np.prod(shape))
                 array = np.frombuffer(content, kind, count, start).reshape(shape)
                 arrays[name] = array.astype(complex if kind.kind == "c" else float)
                 start += count * kind.itemsize
-        return found
+        return weights, gradients
 
     def diverged(self, update: tuple[str, int]) -> tuple[str, ...]:
         """The weights that differ between instances after an update."""
@@ -297,11 +294,11 @@ def compare(job: Run, alone: Run, scale: int = 1) -> Comparison:
     trained = [update for update in both if update[1] > 0]
     if not trained:
         return Comparison((), *_nothing(job, alone), scale)
-    firsts = {model: (model, 0) for model, _ in trained}
-    for model, first in firsts.items():
-        if problem := _unequal_first(model, job.values(first), alone.values(first)):
+    starts: dict[str, dict[str, Any]] = {}
+    for model in dict.fromkeys(model for model, _ in trained):
+        (ours, _), (starts[model], _) = job.values((model, 0)), alone.values((model, 0))
+        if problem := _unequal_first(model, ours, starts[model]):
             return Comparison((), *problem, scale)
-    starts = {model: alone.values(first) for model, first in firsts.items()}
     found = tuple(_update(update, job, alone, starts[update[0]]) for update in trained)
     return Comparison(found, *_explained(found, _ratio(job, alone, trained[0])), scale)
 
@@ -323,12 +320,11 @@ def with_replicas(found: Comparison | None, several: Comparison) -> Comparison:
 
 
 def _update(update: tuple[str, int], job: Run, alone: Run, start: Mapping[str, Any]) -> Update:
-    ours, theirs = job.values(update), alone.values(update)
+    (ours, summed), (theirs, exact) = job.values(update), alone.values(update)
     moved = {name: theirs[name] - start[name] for name in theirs}
     apart = {name: ours[name] - theirs[name] for name in theirs}
     length = _norm(moved.values())
     types = alone.types(update)
-    exact, summed = alone.gradients(update), job.gradients(update)
     gradients = _distance(summed, exact) if exact.keys() == summed.keys() and exact else None
     parts = max(_TOLERANCES.get(one, _OF_HALVES) for one in types | alone.computed(update))
     distance = _norm(apart.values())

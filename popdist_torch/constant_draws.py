@@ -37,7 +37,7 @@ _MEANS: Mapping[Callable[..., Any], float] = {
     torch.Tensor.exponential_: 1.0,
     torch.Tensor.random_: 0.0,
 }
-"""What is drawn in place of the numbers of functions that have no parameters."""
+"""The constant of each function whose distribution has no parameters."""
 
 
 def _uniform(tensor: torch.Tensor, low: float = 0.0, high: float = 1.0, **_: Any) -> torch.Tensor:
@@ -100,6 +100,6 @@ class ConstantDraws(TorchFunctionMode):
 
 
 def _causal(args: Sequence[Any]) -> dict[str, Any]:
-    """What attention is given by place after the ratio of dropout."""
+    """Positional arguments of attention after the ratio of dropout, by name."""
     names = ("is_causal", "scale", "enable_gqa")
     return dict(zip(names, args[5:], strict=False))

@@ -137,6 +137,18 @@ def _installed():
         return ""
 
 
+@pytest.fixture
+def own_group():
+    """The folder of this process's control group; skips where it can have no others below."""
+    from popdist.poprun.protocol import control_group
+
+    try:
+        control_group.check()
+    except OSError as error:
+        pytest.skip(f"NO CONTROL GROUPS: {error}")
+    return Path(control_group._own_group())
+
+
 @pytest.fixture(scope="session", params=sorted(OPEN_MPI))
 def mpirun(request):
     """The path of an mpirun of each generation."""

@@ -143,8 +143,6 @@ class Launch:
     def run(self) -> int:
         """Runs the job to its end, and returns the exit code."""
         timelines: str | None = None
-        if self._job.limits.control_groups:
-            from popdist.poprun.protocol.control_group import end_job
         try:
             while True:
                 folder = new_folder(
@@ -162,6 +160,8 @@ class Launch:
                     if self._supervisor is not None:
                         self._supervisor.release()
                     if self._job.limits.control_groups:  # a guard that was killed leaves them
+                        from popdist.poprun.protocol.control_group import end_job
+
                         end_job(os.path.basename(folder.path), _LAST_WORD_SECONDS)
                 if not self._goes_on(outcome):
                     break

@@ -231,7 +231,7 @@ def _part(name: str) -> "ModuleType":
 
 
 def _choose_interface(tensorflow: "ModuleType", version1: "bool | None") -> None:
-    """Gives a program the TensorFlow that its sources are written for: 1, 2, or the SDK's 2."""
+    """Chooses the interface of TensorFlow by a program's sources: 1, 2, or the SDK's 2."""
     program = getattr(sys.modules.get("__main__"), "__file__", None)
     if version1 is None and program is None:
         return

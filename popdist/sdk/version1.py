@@ -21,7 +21,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from popdist.sdk.contrib import MODULES
-from popdist.sdk.sources import sources_of
 from popdist.sdk.tensorflow1 import NAMES
 
 if TYPE_CHECKING:
@@ -137,19 +136,8 @@ _OWN_GRAPHS = {"Graph", "disable_eager_execution", "disable_v2_behavior"}
 """Names by which a program builds graphs in TensorFlow 2 as well."""
 
 
-def is_of_version1(program: str) -> bool:
-    """Whether a program is written for TensorFlow 1: it and the sources beside it that it imports.
-
-    Sources are parsed, and never run.
-
-    Args:
-        program: The path of the program.
-    """
-    return are_of_version1(tree for _, tree in sources_of(program))
-
-
 def are_of_version1(trees: Iterable[ast.Module]) -> bool:
-    """Whether the sources of a program are those of TensorFlow 1, as `is_of_version1`.
+    """Whether the sources of a program are written for TensorFlow 1; they are never run.
 
     Args:
         trees: The tree of each source.

@@ -316,9 +316,9 @@ def _require_whole(model: Any, way: str = "") -> None:
     if options is None or not options.needs_stages:
         return
     stages = stages_of(model)
-    if not stages and (way or options.count is None):
-        return
     if not stages:
+        if way or options.count is None:
+            return
         raise PipelineError(
             "PD425",
             "set_pipelining_options was called for a model without stages",
@@ -347,9 +347,9 @@ def _prepare(model: Any) -> None:
         return
     if options.needs_stages:
         _require_whole(model)
-        if options.count is None and not stages_of(model):
-            return
         if options.count is None:
+            if not stages_of(model):
+                return
             raise PipelineError(
                 "PD425",
                 "The model which you are attempting to train is pipelined, however "

@@ -75,7 +75,7 @@ def serve(tensorflow: ModuleType) -> None:
 
 
 def _work_in_graph(kind: Any, name: str) -> None:
-    """Lets a method of savers work in its session's graph, as it did where graphs were default."""
+    """Runs a method of savers in its session's graph, the default graph of TensorFlow 1."""
     known = getattr(kind, name)
     if hasattr(known, "__in_graph_by_popdist__"):
         return

@@ -26,7 +26,7 @@ _MODELS = itertools.count()
 
 
 class Replay:
-    """What one model of a job keeps of its calls, and the same model alone receives.
+    """Keeps the batches of one model in a job, or replays them to the model alone.
 
     Args:
         recording: The recording of this process.

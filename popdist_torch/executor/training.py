@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from popdist.recording import Recording
     from popdist_torch.executor.inputs import Arguments
     from popdist_torch.executor.outputs import Outputs
     from popdist_torch.executor.step import Replicas
@@ -88,12 +89,8 @@ class TrainingExecutor(Executor):
         self._replay: Replay | None = None
         if (found := recording()) is not None:
             self._replay = Replay(found)
-        if found is not None and found.job is not None:
-            # Alone in a comparison, all replicas of the job are here, or one with their samples.
-            count = 1 if found.merges else found.replicas
-            self._merged = found.replicas // count
-            self._batching = replace(self._batching, replicas=count, group_size=1)
-            self._placement = replace(self._placement, local_replicas=count, total_replicas=count)
+            if found.job is not None:
+                self._stand_alone(found)
         self._check_agreement = check_agreement
         self._placement_invariant = placement_invariant
         self._stop_at_bad_loss = stop_at_bad_loss
@@ -112,6 +109,13 @@ class TrainingExecutor(Executor):
         self._link = HostLink(self.per_replica_params.declare)
         self._follow()
         add_destroy(self._user_model, self.destroy)
+
+    def _stand_alone(self, found: Recording) -> None:
+        """Computes all replicas of the job that this process is compared with, or one for them."""
+        count = 1 if found.merges else found.replicas
+        self._merged = found.replicas // count
+        self._batching = replace(self._batching, replicas=count, group_size=1)
+        self._placement = replace(self._placement, local_replicas=count, total_replicas=count)
 
     @property
     def optimizer(self) -> torch.optim.Optimizer:

@@ -6,11 +6,9 @@ import subprocess
 import sys
 import time
 import uuid
-from pathlib import Path
 
 import pytest
 
-from popdist.poprun.protocol.control_group import _own_group, check
 from popdist.poprun.protocol.guard_argv import JOB, Fronts
 from popdist.poprun.protocol.own_folder import has_our_form, make_folder, mark, new_name
 from tests.distributed.endings import DETACHING, STUBBORN, Job, children
@@ -31,15 +29,10 @@ def job(mpirun, tmp_path):
 
 
 @pytest.fixture
-def groups():
-    """A function for the names of the control groups of jobs; skips where there can be none."""
-    try:
-        check()
-    except OSError as error:
-        pytest.skip(f"NO CONTROL GROUPS: {error}")
-    top = Path(_own_group())
-    before = set(top.iterdir())
-    return lambda: [path for path in {*top.iterdir()} - before if has_our_form(path.name)]
+def groups(own_group):
+    """A function for the names of the control groups of jobs."""
+    before = set(own_group.iterdir())
+    return lambda: [path for path in {*own_group.iterdir()} - before if has_our_form(path.name)]
 
 
 def test_an_interrupt_during_the_start(job):

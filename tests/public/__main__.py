@@ -35,16 +35,14 @@ def examine(program: Program, file: Manifest, sources: Path, patience: float = 1
     runs = []
     program = replace(program, limit=round(patience * program.limit))
     if program.command:
-        packages = file.environments.get(program.environment, ())
-        python = python_of(program.environment, packages, BUILD / "environments")
-        room = _room(program)
+        python, room = _python(program, file), _room(program)
         for instances in (1, 2) if program.divides else (1,):
             runs.append(run(program, sources, python, room / str(instances), instances))
             if runs[-1].code != 0:
                 break
     record = verdicts.judge(program, runs)
     if record["verdict"] == "trains":
-        record["compared"] = compare(program, file, sources, patience)
+        record["compared"] = compare(program, file, sources)
     record["predicted"] = prediction.predict(program, sources)
     record["measured"] = date.today().isoformat()  # noqa: DTZ011 - a day of the machine
     record["commit"] = _commit()
@@ -64,12 +62,15 @@ def compare(program: Program, file: Manifest, sources: Path, patience: float = 1
         What `verdicts.compared` says.
     """
     program = replace(program, limit=round(2 * patience * program.limit))  # it runs twice
-    packages = file.environments.get(program.environment, ())
-    python = python_of(program.environment, packages, BUILD / "environments")
-    room = _room(program) / "compared"
+    python, room = _python(program, file), _room(program) / "compared"
     result = room / "compared.json"
     options = ("--compare-alone=2", f"--json={result}")
     return verdicts.compared(run(program, sources, python, room, 2, options), result)
+
+
+def _python(program: Program, file: Manifest) -> Path:
+    packages = file.environments.get(program.environment, ())
+    return python_of(program.environment, packages, BUILD / "environments")
 
 
 def _room(program: Program) -> Path:

@@ -92,7 +92,7 @@ class Option(Record):
 
     @property
     def accepted(self) -> str:
-        """What is accepted, in words."""
+        """The accepted values, for an error or the help text."""
         return ", ".join([self.kind.accepted, *(("yes", "no", *self.words) if self.words else ())])
 
     @property

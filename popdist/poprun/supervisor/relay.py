@@ -31,7 +31,7 @@ _UNREACHABLE = (
     b"MPI processes are unable to reach each other",
     b"ORTE_ERROR_LOG: Unreachable in file",
 )
-"""What mpirun, or a program of Open MPI 4, says of processes without a way between them."""
+"""Messages of mpirun, or of programs over Open MPI 4: two processes share no transport."""
 
 
 class Relay:

@@ -8,7 +8,8 @@ from types import ModuleType
 
 import pytest
 
-from popdist.sdk.version1 import _Version1, is_of_version1
+from popdist.sdk.sources import sources_of
+from popdist.sdk.version1 import _Version1, are_of_version1
 
 BELOW = "import tensorflow.compat.v1 as tf\n"
 GRAPH = "import tensorflow as tf\nx = tf.placeholder(tf.float32)\n"
@@ -45,7 +46,8 @@ def test_programs_of_tensorflow_1_are_known_by_their_sources(tmp_path, source, e
     (tmp_path / "parts" / "__init__.py").touch()
     (tmp_path / "parts" / "model.py").write_text("import train\n" + GRAPH)
     (tmp_path / "train.py").write_text(source)
-    assert is_of_version1(str(tmp_path / "train.py")) == expected
+    trees = [tree for _, tree in sources_of(str(tmp_path / "train.py"))]
+    assert are_of_version1(trees) == expected
 
 
 def module(name, **content):

@@ -4,7 +4,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -15,22 +14,12 @@ from popdist.poprun.protocol.own_folder import new_name
 WAITS = [sys.executable, "-c", "import time; time.sleep(300)"]
 
 
-@pytest.fixture
-def top():
-    """The folder of the groups; skips where there is none."""
-    try:
-        check()
-    except OSError as error:
-        pytest.skip(f"NO CONTROL GROUPS: {error}")
-    return Path(control_group._own_group())
-
-
 def member(enter):
     """A process that enters a group, and waits."""
     return subprocess.Popen(WAITS, preexec_fn=enter)  # noqa: PLW1509 - no threads
 
 
-def test_a_group_ends_with_all_its_members(top):
+def test_a_group_ends_with_all_its_members(own_group):
     job = new_name()
     first, second = Group(job, "0"), Group(job, "1")
     groups = (first, second, first)
@@ -39,54 +28,54 @@ def test_a_group_ends_with_all_its_members(top):
     first.end(5)
     assert [processes[0].wait(5), processes[2].wait(5)] == [-signal.SIGKILL] * 2
     assert processes[1].poll() is None
-    assert (top / f"{job}/1").is_dir()
+    assert (own_group / f"{job}/1").is_dir()
     end_job(job, 5)
     assert processes[1].wait(5) == -signal.SIGKILL
-    assert not (top / f"{job}").exists()
+    assert not (own_group / f"{job}").exists()
     assert outside.poll() is None
     outside.kill()
     outside.wait()
     second.end(0)  # it is gone, which is no error
 
 
-def test_the_group_of_a_job_goes_with_its_last_instance(top):
+def test_the_group_of_a_job_goes_with_its_last_instance(own_group):
     job = new_name()
     first, second = Group(job, "0"), Group(job, "1")
     first.end(1)
-    assert (top / f"{job}").exists()
+    assert (own_group / f"{job}").exists()
     second.end(1)
-    assert not (top / f"{job}").exists()
+    assert not (own_group / f"{job}").exists()
 
 
-def test_groups_of_killed_launchers_end_at_the_next_start(top, monkeypatch):
+def test_groups_of_killed_launchers_end_at_the_next_start(own_group, monkeypatch):
     used, unused, young, users = new_name(), new_name(), new_name(), "poprun-of-a-user"
     kept = Group(used, "0")
     for name in (unused, young, users):
-        (top / f"{name}").mkdir()
-    process = member(lambda: (top / unused / "cgroup.procs").write_text("0"))
+        (own_group / f"{name}").mkdir()
+    process = member(lambda: (own_group / unused / "cgroup.procs").write_text("0"))
     check()  # too young to be given up
-    assert (top / f"{unused}").exists()
-    (top / f"{young}").rmdir()
+    assert (own_group / f"{unused}").exists()
+    (own_group / f"{young}").rmdir()
     now = time.time()
     monkeypatch.setattr(control_group, "time", lambda: now + 60)
     check()
     monkeypatch.undo()
     assert process.wait(5) == -signal.SIGKILL
     check()
-    assert (top / f"{used}/0").exists()
-    assert (top / f"{users}").exists()
-    (top / f"{users}").rmdir()
+    assert (own_group / f"{used}/0").exists()
+    assert (own_group / f"{users}").exists()
+    (own_group / f"{users}").rmdir()
     kept.end(1)
     end_job(unused, 1)
-    assert not (top / f"{unused}").exists()
+    assert not (own_group / f"{unused}").exists()
 
 
-def test_other_names_are_left_alone(top):
-    (top / "poprun-mine").mkdir()
+def test_other_names_are_left_alone(own_group):
+    (own_group / "poprun-mine").mkdir()
     end_job("poprun-mine", 1)
     end_job("../x", 1)
-    assert (top / "poprun-mine").exists()
-    (top / "poprun-mine").rmdir()
+    assert (own_group / "poprun-mine").exists()
+    (own_group / "poprun-mine").rmdir()
 
 
 def test_a_system_without_groups_says_so(monkeypatch):
