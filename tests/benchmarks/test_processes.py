@@ -27,10 +27,12 @@ def test_a_program_that_does_not_exist_is_named():
 def test_what_is_measured_inherits_no_settings_of_a_job(monkeypatch):
     monkeypatch.setenv("HOROVOD_CYCLE_TIME", "0.1")
     monkeypatch.setenv("POPDIST_NUM_TOTAL_REPLICAS", "2")
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     monkeypatch.setenv("SOMETHING_ELSE", "kept")
     found = environment({"ADDED": "yes"})
     assert "HOROVOD_CYCLE_TIME" not in found
     assert "POPDIST_NUM_TOTAL_REPLICAS" not in found
+    assert "PYTHONDONTWRITEBYTECODE" not in found
     assert found["SOMETHING_ELSE"] == "kept"
     assert found["ADDED"] == "yes"
     assert found["OMP_NUM_THREADS"] == "1"
