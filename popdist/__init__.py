@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         topology,
     )
     from popdist.runner.caller import JobError, run
+    from popdist.tracker import track
 
 __all__ = [
     "JobError",
@@ -65,6 +66,7 @@ __all__ = [
     "run",
     "synchronize",
     "topology",
+    "track",
 ]
 
 _HOMES = {
@@ -78,6 +80,7 @@ _HOMES = {
     "report_progress": "metrics",
     "run": "runner.caller",
     "synchronize": "backend",
+    "track": "tracker",
 }
 
 
