@@ -1,10 +1,11 @@
-"""The command line: ``python -m popdist.report RUN_FOLDER [-o FILE] [--timeline FILE]``."""
+"""The command line: ``python -m popdist.report RUN_FOLDER [-o FILE] [--watch SECONDS]``."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from popdist.report.run_reader import Run
+
+_INTERRUPTED_EXIT_CODE = 130
+_LONGEST = 3600
 
 _DAMAGED = (
     ArithmeticError,
@@ -42,11 +46,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--timeline", type=Path, metavar="FILE", help="the trace, where job.json does not say it"
     )
+    parser.add_argument(
+        "--watch", type=_seconds, metavar="SECONDS",
+        help="while the job runs, make the page anew this often; a browser loads it anew as often",
+    )  # fmt: skip
     options = parser.parse_args(arguments)
     output = options.output or options.folder / "report.html"
     try:
-        run, text = _page(options.folder, options.timeline)
-        _write(output, text)
+        run = _make(options.folder, options.timeline, output, options.watch)
+    except KeyboardInterrupt:
+        return _INTERRUPTED_EXIT_CODE
     except PopdistError as error:
         sys.stderr.write(f"popdist.report: {error}\n")
         return 2
@@ -56,7 +65,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _page(folder: Path, timeline: Path | None) -> tuple[Run, str]:
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 1 <= seconds <= _LONGEST:
+        raise argparse.ArgumentTypeError(f"from 1 to {_LONGEST} seconds, seen {text}")
+    return seconds
+
+
+def _make(folder: Path, timeline: Path | None, output: Path, watch: float | None) -> Run:
+    """Writes the page; with ``watch`` (seconds) again and again until the job has ended."""
+    while True:
+        runs = watch is not None and not (folder / "job.json").exists()
+        run, text = _page(folder, timeline, watch if runs else None)
+        _write(output, text)
+        if watch is None or not runs:
+            return run
+        time.sleep(watch)
+
+
+def _page(folder: Path, timeline: Path | None, reload: float | None) -> tuple[Run, str]:
     """A run and its page; other programs may have written into the run's files.
 
     Raises:
@@ -64,7 +91,7 @@ def _page(folder: Path, timeline: Path | None) -> tuple[Run, str]:
     """
     try:
         run = read_run(folder, timeline)
-        return run, page(run)
+        return run, page(run, reload=reload)
     except PopdistError:
         raise
     except _DAMAGED as error:

@@ -16,6 +16,9 @@ COLORS = (
     "#2f6fde", "#d1572a", "#2a8f5b", "#8a4fc9", "#c79a1b", "#1c93a8", "#c23f7b", "#6b7280",
 )  # fmt: skip
 
+MEAN = "mean"
+"""The name of the series of all instances together, which is drawn in the text's colour."""
+
 _WIDTH, _HEIGHT = 720, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 12, 12, 40
 _BAR = 22
@@ -26,8 +29,13 @@ def color(place: int) -> str:
     return COLORS[place % len(COLORS)]
 
 
-def lines(series: Mapping[int, Points], *, x: str, y: str) -> str:
-    """Lines over a common axis, per instance; values that are not finite are gaps.
+def color_class(name: str, place: int) -> str:
+    """The class with the colour of a series."""
+    return "mean" if name == MEAN else f"c{place % len(COLORS)}"
+
+
+def lines(series: Mapping[str, Points], *, x: str, y: str) -> str:
+    """Lines over a common axis, by their names; values that are not finite are gaps.
 
     ``x`` and ``y`` are the titles of the axes. The vertical axis starts at 0 or below.
     """
@@ -38,11 +46,12 @@ def lines(series: Mapping[int, Points], *, x: str, y: str) -> str:
     lowest = min(0.0, *(b for _, b in finite))
     up = _Axis(lowest, max(b for _, b in finite), _HEIGHT - _BOTTOM, _TOP)
     parts = [*_grid(across, up), *_titles(x, y)]
-    for place, (index, points) in enumerate(series.items()):
+    for place, (name, points) in enumerate(series.items()):
         path = _path(points, across, up)
+        mean = " mean" if name == MEAN else ""
         parts.append(
-            f'<path class="s s{index}" d="{path}" stroke="{color(place)}">'
-            f"<title>instance {index}</title></path>"
+            f'<path class="s p{place}{mean}" d="{path}" stroke="{color(place)}">'
+            f"<title>{escape(name)}</title></path>"
         )
     return _svg(parts, _HEIGHT, f"{y} over {x}")
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from popdist.report.run_reader import Line, Run
 
 Points = list[tuple[float, float]]
 
 _MOST_POINTS = 400
-_MOST_SHOWN = 12
+_MOST_LEVELS = 100
+MOST_SHOWN = 12
+"""Instances in a picture, beside the slowest."""
 
 
 @dataclass(frozen=True)
@@ -42,28 +45,55 @@ class Work:
 
 def losses(lines: Iterable[Line]) -> Points:
     """The steps so far, and the mean loss of the steps of each line."""
+    return thinned(_losses(lines))
+
+
+def _losses(lines: Iterable[Line]) -> Points:
     steps, points = 0, []
     for line in lines:
         steps += int(line["count"])
         if "loss" in line:
             points.append((float(steps), float(line["loss"])))
-    return thinned(points)
+    return points
+
+
+def mean_loss(steps: Mapping[int, Iterable[Line]]) -> Points:
+    """The steps, and the mean of the losses that the instances have there.
+
+    A line stands for all steps since the line before.
+    """
+    curves = [curve for lines in steps.values() if (curve := _losses(lines))]
+    ends = sorted({end for curve in curves for end, _ in curve})
+    size = max(1, math.ceil(len(ends) / _MOST_POINTS))
+    places = [[end for end, _ in curve] for curve in curves]
+    points = []
+    for end in ends[::-size][::-1]:  # with the last one
+        values = [
+            curve[bisect_left(place, end)][1]
+            for curve, place in zip(curves, places, strict=True)
+            if end <= place[-1]
+        ]
+        points.append((end, sum(values) / len(values)))
+    return points
 
 
 def throughput(lines: Sequence[Line], began: float) -> Points:
     """Seconds since ``began`` (seconds since 1970), and samples per second between two lines.
 
-    The first line has no line before it, and is left out.
+    The rate is that of the whole time between two lines, so each has a point at both ends: a stall
+    is a low level as long as it took. Lines are taken together up to a hundredth of the run, as
+    single steps vary. The first line has no line before it, and is left out.
     """
     parts = [line for line in lines[1:] if "samples" in line]
-    size = max(1, math.ceil(len(parts) / _MOST_POINTS))
-    points = []
-    for start in range(0, len(parts), size):
-        run = parts[start : start + size]
-        seconds = sum(line["seconds"] for line in run)
-        if seconds > 0:
-            samples = sum(line["samples"] for line in run)
-            points.append((run[-1]["time"] - began, samples / seconds))
+    least = sum(line["seconds"] for line in parts) / _MOST_LEVELS
+    points: Points = []
+    samples = seconds = 0.0
+    for line in parts:
+        samples, seconds = samples + line["samples"], seconds + line["seconds"]
+        if seconds > 0 and seconds >= least:
+            end = line["time"] - began
+            points += [(end - seconds, samples / seconds), (end, samples / seconds)]
+            samples = seconds = 0.0
     return points
 
 
@@ -149,10 +179,10 @@ def phases(trace: Iterable[Line]) -> dict[str, tuple[int, float]]:
 
 def shown(instances: Sequence[int], wanted: Iterable[int | None] = ()) -> list[int]:
     """At most twelve evenly spread instances for a picture, and the wanted instances."""
-    if len(instances) <= _MOST_SHOWN:
+    if len(instances) <= MOST_SHOWN:
         return list(instances)
-    step = (len(instances) - 1) / (_MOST_SHOWN - 1)
-    chosen = {instances[round(number * step)] for number in range(_MOST_SHOWN)}
+    step = (len(instances) - 1) / (MOST_SHOWN - 1)
+    chosen = {instances[round(number * step)] for number in range(MOST_SHOWN)}
     return sorted(chosen | {one for one in wanted if one is not None and one in instances})
 
 

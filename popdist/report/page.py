@@ -5,11 +5,11 @@ from __future__ import annotations
 from base64 import b64encode
 from hashlib import sha256
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from popdist._version import __version__
 from popdist.report import drawing, figures
-from popdist.report.drawing import COLORS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,59 +17,14 @@ if TYPE_CHECKING:
     from popdist.report.run_reader import Run
 
 
-STYLE = """
-:root { color-scheme: light dark; --ink: #1d2430; --soft: #5d6778; --line: #d9dee6;
-  --ground: #fff; --box: #f5f7fa; --computing: #2f6fde; --waiting: #e0a03a; --bad: #b3261e;
-  --good: #22794a; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e7ebf2; --soft: #9aa5b6; --line: #333c4a;
-  --ground: #12161d; --box: #1a2029; --bad: #ff8a80; --good: #6fd19b; } }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--ground);
-  margin: 0 auto; max-width: 1000px; padding: 24px; }
-h1 { font-size: 22px; margin: 0 0 4px; overflow-wrap: anywhere; }
-h2 { font-size: 17px; margin: 32px 0 8px; }
-p { margin: 6px 0; } .soft { color: var(--soft); }
-.bad { color: var(--bad); } .good { color: var(--good); }
-table { border-collapse: collapse; width: 100%; } th, td { text-align: right; padding: 3px 10px;
-  border-bottom: 1px solid var(--line); font-variant-numeric: tabular-nums; }
-th { color: var(--soft); font-weight: 500; } th:first-child, td:first-child { text-align: left; }
-.wide { overflow-x: auto; }
-.cards { display: flex; flex-wrap: wrap; gap: 12px; margin: 16px 0; }
-.card { background: var(--box); border-radius: 8px; padding: 10px 16px; min-width: 110px; }
-.card b { display: block; font-size: 20px; font-weight: 600; }
-.hosts { display: flex; flex-wrap: wrap; gap: 12px; }
-.host { border: 1px solid var(--line); border-radius: 8px; padding: 8px 12px; }
-.instance { background: var(--box); border-radius: 6px; padding: 4px 8px; margin-top: 6px; }
-.instance i { display: inline-block; background: var(--computing); color: #fff; border-radius: 4px;
-  font-style: normal; font-size: 12px; padding: 0 6px; margin-left: 4px; }
-.failed { outline: 2px solid var(--bad); }
-svg { width: 100%; height: auto; display: block; }
-svg text { font: 11px system-ui, sans-serif; fill: var(--soft); }
-svg .grid { stroke: var(--line); fill: none; } svg .s { fill: none; stroke-width: 1.5; }
-svg .computing { fill: var(--computing); } svg .waiting { fill: var(--waiting); }
-svg .memory { fill: #2a8f5b; }
-.legend button { font: inherit; font-size: 13px; border: 1px solid var(--line); background: none;
-  color: inherit; border-radius: 6px; margin: 2px; padding: 1px 8px; cursor: pointer; }
-.legend button.off { opacity: .35; } .legend span { font-size: 13px; margin-right: 14px; }
-.dot { display: inline-block; width: 10px; height: 10px; border-radius: 3px; margin-right: 5px; }
-ul { padding-left: 20px; } pre { background: var(--box); border-radius: 6px; padding: 10px;
-  overflow-x: auto; font-size: 12px; }
-"""
-
-SCRIPT = """
-document.querySelectorAll(".legend button").forEach(function (button) {
-  button.addEventListener("click", function () {
-    button.classList.toggle("off");
-    var lines = button.closest("section").querySelectorAll("." + button.dataset.series);
-    lines.forEach(function (line) {
-      line.style.display = button.classList.contains("off") ? "none" : "";
-    });
-  });
-});
-"""
-
-SWATCHES = "".join(f".c{place} {{ background: {code}; }}\n" for place, code in enumerate(COLORS))
-"""A class for each colour of a series."""
-
+STYLE = Path(__file__).with_name("page.css").read_text(encoding="utf-8") + "".join(
+    f".c{place} {{ background: {code}; }}\n" for place, code in enumerate(drawing.COLORS)
+)
+STYLE += "".join(
+    f".t{place}:not(:checked) ~ svg .p{place} {{ display: none; }}\n"
+    for place in range(figures.MOST_SHOWN + 2)
+)
+"""With a class for each colour, and for each line that a box hides."""
 
 _MOST_DRAWN = 64
 _MOST_REPLICAS = 16
@@ -140,13 +95,13 @@ _MIB = 2**20
 _MOST_WORK = 8
 _MOST_ROWS = 256
 _NOTABLE = 0.05
-_DIGEST = b64encode(sha256(SCRIPT.encode()).digest()).decode()
-_POLICY = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{_DIGEST}'"
-"""The page's own script runs, and no other that a log or a name could bring in."""
+_DIGEST = b64encode(sha256(STYLE.encode()).digest()).decode()
+_POLICY = f"default-src 'none'; style-src 'sha256-{_DIGEST}'"
+"""No script runs, and no style but the page's own, whatever a log or a name brings in."""
 
 
-def page(run: Run) -> str:
-    """The page as HTML."""
+def page(run: Run, *, reload: float | None = None) -> str:
+    """The page as HTML; ``reload`` is after how many seconds a browser loads it anew."""
     work = {index: figures.work(lines) for index, lines in sorted(run.exchanges.items())}
     totals = {index: whole for index, parts in work.items() if (whole := figures.altogether(parts))}
     slowest = figures.slowest(totals)
@@ -156,7 +111,7 @@ def page(run: Run) -> str:
         _gaps(run),
         topology(run),
         _curves(run, chosen),
-        _work(work, totals, slowest),
+        _work(run, work, totals, slowest),
         _memory(run, chosen),
         _trace(run),
         _endings(run),
@@ -165,16 +120,17 @@ def page(run: Run) -> str:
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(_title(run))}</title><style>{STYLE}{SWATCHES}</style></head><body>\n"
+        + (f'<meta http-equiv="refresh" content="{reload:g}">' if reload else "")
+        + f"<title>{escape(_title(run))}</title><style>{STYLE}</style></head><body>\n"
         + "\n".join(filter(None, sections))
         + f'\n<p class="soft">popdist {__version__}, from {escape(str(run.folder))}</p>'
-        f"<script>{SCRIPT}</script></body></html>\n"
+        "</body></html>\n"
     )
 
 
 def _title(run: Run) -> str:
-    words = run.result.get("job", {}).get("program", [])
-    return " ".join(map(str, words)) or run.folder.resolve().name
+    first, *others = [*map(str, run.result.get("job", {}).get("program", [])), ""]
+    return " ".join([Path(first).name, *others]).strip() or run.folder.resolve().name
 
 
 def _head(run: Run) -> str:
@@ -226,19 +182,20 @@ def _curves(run: Run, chosen: Sequence[int]) -> str:
     began = min(lines[0]["time"] for lines in run.steps.values())
     loss = {index: figures.losses(run.steps.get(index, [])) for index in chosen}
     speed = {index: figures.throughput(run.steps.get(index, []), began) for index in chosen}
+    mean = {drawing.MEAN: figures.mean_loss(run.steps)} if len(run.steps) > 1 else {}
     return "".join(
-        f'<section id="{name}"><h2>{title}</h2>{_legend(known)}'
+        f'<section id="{name}"><h2>{title}</h2>{_toggles(name, known)}'
         f"{drawing.lines(known, x=x, y=y)}{note}</section>"
         for name, title, known, x, y, note in (
-            ("loss", "Loss", _known(loss), "step", "loss", _not_finite(loss)),
-            ("throughput", "Throughput", _known(speed), "seconds", "samples / s", _total(run)),
+            ("loss", "Loss", _named(loss) | mean, "step", "loss", _not_finite(loss)),
+            ("throughput", "Throughput", _named(speed), "seconds", "samples / s", _total(run)),
         )
-        if known
+        if any(known.values())
     )
 
 
-def _known(series: dict[int, figures.Points]) -> dict[int, figures.Points]:
-    return {index: points for index, points in series.items() if points}
+def _named(series: dict[int, figures.Points]) -> dict[str, figures.Points]:
+    return {f"instance {index}": points for index, points in series.items() if points}
 
 
 def _not_finite(series: dict[int, figures.Points]) -> str:
@@ -267,7 +224,10 @@ def _total(run: Run) -> str:
 
 
 def _work(
-    work: dict[int, list[figures.Work]], totals: dict[int, figures.Work], slowest: int | None
+    run: Run,
+    work: dict[int, list[figures.Work]],
+    totals: dict[int, figures.Work],
+    slowest: int | None,
 ) -> str:
     if not totals:
         return ""
@@ -295,10 +255,23 @@ def _work(
     )
     return (
         '<section id="exchange"><h2>Exchange against compute</h2>'
-        '<p class="legend"><span><i class="dot" style="background:var(--computing)"></i>computing, '
-        'data and everything else</span><span><i class="dot" style="background:var(--waiting)"></i>'
-        f"waiting for the exchange</span></p>{said}<p>A round on average, by instance:</p>"
+        '<p class="legend"><span><i class="dot computing"></i>computing, '
+        'data and everything else</span><span><i class="dot waiting"></i>'
+        f"waiting for the exchange</span></p>{said}{_rounds(run, totals)}"
+        "<p>A round on average, by instance:</p>"
         f"{drawing.bars(parts, 'ms')}{_work_table(totals, slowest)}{pictures}</section>"
+    )
+
+
+def _rounds(run: Run, totals: dict[int, figures.Work]) -> str:
+    """What a round is, and how many there are in a step."""
+    index = min(totals)
+    rounds = sum(int(line["count"]) for line in run.exchanges[index])
+    steps = sum(int(line["count"]) for line in run.steps.get(index, []))
+    counted = f": instance {index} had {rounds} in {steps} recorded steps" if steps else ""
+    return (
+        f"<p>A round is one wait for sums over the instances{counted}. Each update has one, and "
+        "so has each comparison that does not travel with gradients.</p>"
     )
 
 
@@ -370,13 +343,14 @@ def _endings(run: Run) -> str:
     return f'<section id="endings">{"".join(parts)}</section>' if parts else ""
 
 
-def _legend(series: dict[int, figures.Points]) -> str:
-    buttons = "".join(
-        f'<button data-series="s{index}"><i class="dot c{place % len(drawing.COLORS)}"></i>'
-        f"instance {index}</button>"
-        for place, index in enumerate(series)
+def _toggles(section: str, series: dict[str, figures.Points]) -> str:
+    """A box for each line of the picture that follows, by which it is hidden, without a script."""
+    return "".join(
+        f'<input type="checkbox" class="toggle t{place}" id="{section}{place}" checked>'
+        f'<label for="{section}{place}"><i class="dot {drawing.color_class(name, place)}"></i>'
+        f"{name}</label>"
+        for place, name in enumerate(series)
     )
-    return f'<p class="legend">{buttons}</p>'
 
 
 def _seconds(value: object) -> str | None:

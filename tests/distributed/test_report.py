@@ -79,18 +79,22 @@ def test_a_browser_draws_it_and_hides_a_line_when_asked(page, tmp_path):
         "instance 0": "2f6fde",
         "instance 1": "d1572a",
         "waiting": "e0a03a",
+        "mean": "1d2430",
     }.items():
         drawn = (pixels == np.frombuffer(bytes.fromhex(color), np.uint8)).all(axis=-1).sum()
         assert drawn > 20, f"{name} is not on the picture"
 
     clicked = tmp_path / "clicked.html"
-    click = "<script>document.querySelector('#loss button').click()</script></body>"
+    click = (
+        "<script>document.querySelector('#loss label').click();"
+        "document.querySelectorAll('#loss path.s').forEach(function (line) {"
+        "line.dataset.shown = getComputedStyle(line).display })</script></body>"
+    )
     text = re.sub(r"<meta[^>]*Content-Security-Policy[^>]*>", "", page.read_text())
     clicked.write_text(text.replace("</body>", click))
     dom = browse(clicked, tmp_path, "--dump-dom")
-    loss = dom[dom.index('id="loss"') : dom.index('id="throughput"')]
-    assert re.search(r'class="s s0"[^>]*style="display: none;"', loss)
-    assert not re.search(r'class="s s1"[^>]*style="display: none;"', loss)
+    shown = re.findall(r'class="s p\d(?: mean)?"[^>]*data-shown="(\w+)"', dom)
+    assert shown == ["none", "inline", "inline"]
 
 
 ADAPTERS = """

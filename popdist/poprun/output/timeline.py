@@ -34,6 +34,7 @@ def merge_timelines(
 ) -> tuple[list[Event], bool]:
     """The events of the merged trace, and whether Horovod has recorded any event."""
     merged: list[Event] = []
+    ended: dict[int, float] = {}
     for one in instances:
         name = f"instance {one.index} on {one.host.name}"
         merged += [
@@ -44,12 +45,14 @@ def merge_timelines(
              "args": {"name": "program"}},
         ]  # fmt: skip
         record = outcome.instances.get(one.index)
+        ended[one.index] = 0.0
         if record is not None and record.started_at:
-            ended = record.ended_at or record.started_at
+            ended[one.index] = (record.ended_at or record.started_at) * 1e6
             args = {"exit_code": record.code, "signal": record.signal, "pid": record.pid}
             merged.append(
                 {"ph": "X", "name": "program", "pid": one.index, "tid": 0, "args": args,
-                 "ts": record.started_at * 1e6, "dur": (ended - record.started_at) * 1e6}
+                 "ts": record.started_at * 1e6,
+                 "dur": ended[one.index] - record.started_at * 1e6}
             )  # fmt: skip
     recorded = False
     known = {one.index for one in instances}
@@ -59,7 +62,7 @@ def merge_timelines(
             with open(path, encoding="utf-8", errors="replace") as file:
                 events = read_events(file.read())
             recorded = recorded or bool(events)
-            merged += _Instance(one.index, known).moved(events)
+            merged += _Instance(one.index, known).moved(events, ended[one.index])
     return merged, recorded
 
 
@@ -100,11 +103,23 @@ class _Instance:
         self._negotiated: dict[Any, str] = {}
         self._submitted: dict[Any, list[tuple[int, float]]] = {}
         self._rows: set[tuple[int, Any]] = set()
+        self._open: dict[Any, int] = {}
 
-    def moved(self, events: Iterable[Event]) -> Iterator[Event]:
-        """The events of this instance, and the derived events of other instances."""
+    def moved(self, events: Iterable[Event], ended: float) -> Iterator[Event]:
+        """The events of this instance, and the derived events of other instances.
+
+        Spans that were open when the instance was killed end with it, at ``ended`` (microseconds).
+        """
+        last = ended
         for event in events:
-            yield from self._named(event) if event.get("ph") == "M" else self._timed(event)
+            for one in self._named(event) if event.get("ph") == "M" else self._timed(event):
+                last = max(last, one.get("ts", 0.0))
+                yield one
+        for row, count in self._open.items():
+            if row in self._negotiated and count:
+                yield from self._waits(row, last)
+            end = {"ph": "E", "pid": self._index, "tid": row, "ts": last}
+            yield from (dict(end) for _ in range(count))
 
     def _named(self, event: Event) -> Iterator[Event]:
         args = event.get("args", {})
@@ -124,6 +139,8 @@ class _Instance:
             return
         elif row in self._negotiated and kind == "E":
             yield from self._waits(row, now)
+        if kind in ("B", "E"):
+            self._open[row] = max(0, self._open.get(row, 0) + (1 if kind == "B" else -1))
         yield {**event, "pid": self._index, "tid": row, "ts": now}
 
     def _waits(self, row: Any, now: float) -> Iterator[Event]:

@@ -40,8 +40,32 @@ def test_a_loss_that_is_no_number_is_said_and_leaves_a_gap(made):
     text = made(runs.job(), {0: runs.metrics(0), 1: runs.metrics(1, bad_at=7)})
     assert "NaN or infinite on instance 1 at step 8" in text
     loss = text[text.index('id="loss"') : text.index('id="throughput"')]
-    [line] = re.findall(r'class="s s1" d="([^"]*)"', loss)
+    [line] = re.findall(r'class="s p1" d="([^"]*)"', loss)
     assert line.count("M") == 2
+
+
+def test_the_mean_loss_is_that_of_all_instances_at_each_step():
+    """Instance 1 notes two steps in a line, and ends earlier."""
+    lines = {
+        0: [{"count": 1, "loss": loss} for loss in (4.0, 2.0, 1.0)],
+        1: [{"count": 2, "loss": 8.0}],
+        2: [{"count": 1}],
+    }
+    assert figures.mean_loss(lines) == [(1.0, 6.0), (2.0, 5.0), (3.0, 1.0)]
+
+
+def test_a_stall_is_a_low_level_as_long_as_it_took():
+    lines = [
+        {"time": 100.0 + at, "count": 1, "seconds": took, "samples": 30}
+        for at, took in ((1, 1), (2, 1), (12, 10), (13, 1))
+    ]
+    points = figures.throughput(lines, 100.0)
+    assert points == [(1, 30), (2, 30), (2, 3), (12, 3), (12, 30), (13, 30)]
+
+
+def test_rounds_are_explained_beside_the_steps(made):
+    text = made(runs.job(), {0: runs.metrics(0), 1: runs.metrics(1)})
+    assert "A round is one wait for sums over the instances: instance 0 had 20 in 20" in text
 
 
 def test_a_failed_job_says_why_in_its_last_words(made):
@@ -61,6 +85,8 @@ def test_a_page_loads_nothing_and_runs_nothing_of_the_run(made):
     text = made(runs.job(), {0: runs.metrics(0), 1: runs.metrics(1)})
     assert not re.search(r"https?://|<link|@import|\bsrc=|url\(", text)
     assert "default-src 'none'" in text
+    assert "<script" not in text
+    assert "style=" not in text
     assert "train.py &lt;b&gt;" in text
     assert "<b>" not in text.replace("</b>", "").partition("<h1>")[2].partition("</h1>")[0]
 
@@ -69,7 +95,7 @@ def test_very_many_instances_are_listed_and_twelve_are_drawn(made):
     text = made(runs.job(300), {index: runs.metrics(index, 4) for index in range(300)})
     assert "0 to 299" in text
     loss = text[text.index('id="loss"') : text.index('id="throughput"')]
-    assert loss.count('class="s s') == 12
+    assert loss.count('class="s p') == 12 + 1  # and the mean
 
 
 VALUES = st.floats(-1e12, 1e12) | st.sampled_from([float("nan"), float("inf")])
@@ -83,7 +109,9 @@ VALUES = st.floats(-1e12, 1e12) | st.sampled_from([float("nan"), float("inf")])
     st.lists(st.lists(st.tuples(st.floats(0, 1e9), VALUES), max_size=20), min_size=1, max_size=4)
 )
 def test_any_points_make_a_picture_that_is_sound_xml(series):
-    drawn = drawing.lines(dict(enumerate(series)), x="steps & more", y="loss <l>")
+    drawn = drawing.lines(
+        {f"<{n}>": one for n, one in enumerate(series)}, x="steps & more", y="loss <l>"
+    )
     root = ET.fromstring(drawn)  # noqa: S314 - our own text
     assert root.tag in {"svg", "p"}
     assert "nan" not in drawn.lower().replace("no finite numbers", "")

@@ -112,6 +112,22 @@ def test_a_page_that_cannot_be_written_and_a_trace_that_is_not_there_are_refused
         read_run(folder, tmp_path / "none.json")
 
 
+def test_a_page_that_is_watched_loads_anew_until_the_job_has_ended(tmp_path, monkeypatch):
+    folder = runs.write(tmp_path / "run", noted={0: runs.metrics(0)})
+    pages = []
+
+    def wait(seconds):
+        pages.append((folder / "report.html").read_text())
+        if len(pages) == 2:
+            runs.write(folder, result=runs.job(1), noted={0: runs.metrics(0)})
+        assert seconds == 3.0
+
+    monkeypatch.setattr("popdist.report.__main__.time.sleep", wait)
+    assert main([str(folder), "--watch=3"]) == 0
+    pages.append((folder / "report.html").read_text())
+    assert ['http-equiv="refresh" content="3"' in page for page in pages] == [True, True, False]
+
+
 def test_the_page_goes_into_the_folder_unless_told_otherwise(tmp_path, capsys):
     folder = runs.write(tmp_path / "run", result=runs.job())
     assert main([str(folder)]) == 0
