@@ -84,6 +84,22 @@ _HOMES = {
 }
 
 
+OTHER_NAMES = {
+    "rank": "popdist.getInstanceIndex()",
+    "size": "popdist.getNumInstances()",
+    "world_size": "popdist.getNumInstances()",
+    "local_rank": "popdist.getLocalInstanceIndex()",
+    "torch": "import popdist_torch",
+    "keras": "import popdist_tf.keras",
+    "onnx": "import popdist_onnx",
+    "horovod": "import popdist_torch.horovod, or popdist_tf.keras",
+    "DataLoader": "popdist_torch.DataLoader",
+    "Options": "popdist.poptorch.Options",
+    "trainingModel": "popdist_torch.trainingModel",
+}
+"""The names by which other libraries call what popdist has too."""
+
+
 _program_status.register()
 
 
@@ -97,7 +113,12 @@ def __getattr__(name: str) -> Any:
     # Published programs reach `popdist.poptorch` after `import popdist` alone.
     if not name.startswith("_") and find_spec(f"popdist.{name}") is not None:
         return import_module(f"popdist.{name}")
-    raise AttributeError(f"module 'popdist' has no attribute {name!r}")
+    message = f"module 'popdist' has no attribute {name!r}"
+    meant = OTHER_NAMES.get(name)
+    if meant is None:
+        raise AttributeError(message)
+    # With a name of its own, Python guesses none.
+    raise AttributeError(f"{message}; it is {meant}", name=meant)
 
 
 def __dir__() -> list[str]:

@@ -279,7 +279,8 @@ class Launch:
 
         logs = self._logs_of(len(self._attempts) - 1)
         only = self._job.only_output_from
-        report = failure_report(outcome, self._instances, logs, only=only)
+        program = self._job.program
+        report = failure_report(outcome, self._instances, logs, only=only, program=program)
         if report:
             wanted = wants_color(self._job.display.color, os.environ, 2)
             first, *rest = report.splitlines()

@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument(
         "--watch", type=_seconds, metavar="SECONDS",
-        help="while the job runs, make the page anew this often; a browser loads it anew as often",
+        help="while the job runs, write the page again and again; a browser loads it as often",
     )  # fmt: skip
     options = parser.parse_args(arguments)
     output = options.output or options.folder / "report.html"

@@ -101,7 +101,7 @@ _POLICY = f"default-src 'none'; style-src 'sha256-{_DIGEST}'"
 
 
 def page(run: Run, *, reload: float | None = None) -> str:
-    """The page as HTML; ``reload`` is after how many seconds a browser loads it anew."""
+    """The page as HTML; ``reload`` is the time in seconds after which a browser loads it again."""
     work = {index: figures.work(lines) for index, lines in sorted(run.exchanges.items())}
     totals = {index: whole for index, parts in work.items() if (whole := figures.altogether(parts))}
     slowest = figures.slowest(totals)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ from popdist_onnx.graph.values import static
 from popdist_onnx.types import DataType, InputSettings, TensorInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
     from contextlib import AbstractContextManager
     from os import PathLike
 
@@ -60,6 +61,13 @@ class Builder:
         opsets: Mapping[str, int] | None = None,
         builderCore: Builder | None = None,
     ) -> None:
+        if not isinstance(opsets, Mapping | None):
+            raise ArgumentError(
+                "PD501",
+                "opsets are versions by domain",
+                value=opsets,
+                accepted='a dict such as {"ai.onnx": 11}',
+            )
         around = None if builderCore is None else builderCore._writer  # noqa: SLF001 - same class
         self._writer: GraphWriter = GraphWriter(around, opsets)
         self._notes = NodeNotes(self._writer)

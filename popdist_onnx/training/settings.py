@@ -10,7 +10,7 @@ from popdist.nearest import did_you_mean
 from popdist_onnx.errors import ArgumentError, ValueRangeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from popdist_onnx.optimizers.optimizer import Optimizer
 
@@ -36,10 +36,24 @@ def require_positive(**numbers: object) -> None:
     Raises:
         ValueRangeError: A count is not a positive integer.
     """
+    _require_whole(numbers, 1, "a positive whole number")
+
+
+def require_seed(seed: object) -> None:
+    """Checks that a seed is one.
+
+    Raises:
+        ValueRangeError: It is not an integer of 0 or more.
+    """
+    _require_whole({"seed": seed}, 0, "a whole number")
+
+
+def _require_whole(numbers: Mapping[str, object], least: int, kind: str) -> None:
     for name, number in numbers.items():
-        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        is_whole = isinstance(number, int | np.integer) and not isinstance(number, bool)
+        if not (is_whole and int(number) >= least):  # type: ignore[call-overload]
             raise ValueRangeError(
-                "PD579", f"{name} is a positive whole number", value=number, accepted="1 or more"
+                "PD579", f"{name} is {kind}", value=number, accepted=f"{least} or more"
             )
 
 

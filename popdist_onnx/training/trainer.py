@@ -55,6 +55,7 @@ from popdist_onnx.training.settings import (
     require_known,
     require_positive,
     require_schedule,
+    require_seed,
 )
 from popdist_onnx.training.sources import gathered, source_of
 from popdist_onnx.training.summary import weight_summary
@@ -133,6 +134,7 @@ class Trainer:
         metrics: Iterable[str] | Mapping[str, Metric] = (),
     ) -> None:
         require_positive(batch_size=batch_size, accumulation=accumulation)
+        require_seed(seed)
         self._job = current_job()
         if (found := recording()) is not None:
             batch_size *= found.replicas  # one process computes the micro-batches of all replicas

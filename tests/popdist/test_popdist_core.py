@@ -1,5 +1,6 @@
 """The published queries: values, defaults and restrictions."""
 
+import pkgutil
 import subprocess
 import sys
 
@@ -100,6 +101,14 @@ def test_every_published_name_is_there_and_on_popdist_core():
 def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'getNumReplicas'"):
         popdist.getNumReplicas  # noqa: B018
+
+
+def test_a_name_of_other_libraries_is_answered_with_ours():
+    with pytest.raises(AttributeError, match=r"'rank'; it is popdist.getInstanceIndex\(\)"):
+        popdist.rank()
+    for meant in popdist.OTHER_NAMES.values():
+        place = meant.removeprefix("import ").partition(",")[0].removesuffix("()")
+        assert pkgutil.resolve_name(place) is not None
 
 
 LAUNCH = "from popdist.poprun.cli import main; main(['true'])"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _signal as signal  # type: ignore[import-not-found]  # `signal` adds enums, for 5 ms
 
+from popdist.poprun.output.hints import hint
 from popdist.poprun.supervisor.outcome import (
     ENDED_UNHEARD,
     follows,
@@ -39,11 +40,12 @@ def failure_report(
     logs: str | None = None,
     *,
     only: int | None = None,
+    program: Sequence[str] = (),
 ) -> str:
     """The summary of a failed job, or an empty text.
 
     ``logs`` is the folder of kept logs; ``only`` is the instance whose output was printed, None for
-    all. What was printed is not repeated.
+    all. What was printed is not repeated. ``program`` is the command line of the program.
     """
     lines = []
     if outcome.unwritten:
@@ -54,7 +56,7 @@ def failure_report(
     if outcome.mpirun_was_stuck:
         lines.append("every program had ended well, but mpirun did not end, and was killed")
     if outcome.exit_code:
-        lines += _failure(outcome, instances, logs, only)
+        lines += _failure(outcome, instances, logs, only, program)
         if outcome.needs_tcp:
             lines.append(
                 "MPI found no way between two processes, as its TCP is off on one machine; hint: "
@@ -84,6 +86,7 @@ def _failure(
     instances: Sequence[Instance],
     logs: str | None = None,
     only: int | None = None,
+    program: Sequence[str] = (),
 ) -> list[str]:
     cause = root_cause(outcome)
     if outcome.interrupted:
@@ -92,6 +95,8 @@ def _failure(
         return _describe_ending(outcome, outcome.ending, instances)
     if cause is not None:
         lines = _describe(cause, outcome, instances)
+        known = hint("\n".join(_tail(cause)), program) if program else ""
+        lines += [f"hint: {known}"] if known else []
         lines += _last_words(cause, printed=only in (None, cause.index))
         if logs:
             lines.append(f"its log: {logs}/instance.{cause.index}.err")
@@ -146,8 +151,6 @@ def _describe(one: InstanceRecord, outcome: Outcome, instances: Sequence[Instanc
         )
     if follows(one):
         lines.append(_who_left(outcome))
-    if _lacks_sdk(one):
-        lines.append("hint: poprun --sdk-names gives popdist's modules the names of the SDK's")
     return lines
 
 
@@ -168,13 +171,6 @@ def _who_left(outcome: Outcome) -> str:
     left = [other.index for other in outcome.instances.values() if other.ended and not other.failed]
     who = f"{name_instances(left)} ended with exit code 0" if left else "why is not known"
     return f"it reported that another instance had left; {who}"
-
-
-def _lacks_sdk(one: InstanceRecord) -> bool:
-    """Whether a program failed on the import of a module of the SDK."""
-    from popdist.sdk.finder import ALIASES
-
-    return any(f"No module named '{name}'".encode() in one.tail for name in ALIASES)
 
 
 def _tail(one: InstanceRecord) -> list[str]:

@@ -63,9 +63,11 @@ class _UnknownError(PopdistError):
         names = [entry.name.rpartition(".") for entry in surface.entries]
         beside = {own for above, _, own in names if above == owner}
         beside |= {own for own in dir(sys.modules.get(module)) if not own.startswith("_")}
+        # As the program wrote it: by the SDK's name only where that one was imported.
+        asked = f"{surface.sdk}.{owner}".rstrip(".") if surface.sdk in sys.modules else module
         return cls(
             "PD451",
-            f"module {f'{surface.sdk}.{owner}'.rstrip('.')!r} has no attribute {last!r}",
+            f"module {asked!r} has no attribute {last!r}",
             hint=did_you_mean(last, sorted(beside), shown="{!r}"),
         )
 

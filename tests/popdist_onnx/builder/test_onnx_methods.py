@@ -106,6 +106,8 @@ def test_opsets_can_be_asked_for():
         _ = Builder().aiOnnxOpset5
     with pytest.raises(popart_exception, match="not a domain"):
         Builder(opsets={"onnx": 10})
+    with pytest.raises(TypeError, match="opsets are versions by domain"):
+        Builder(opsets=11)
 
 
 @pytest.mark.parametrize(

@@ -282,6 +282,8 @@ def test_weights_that_are_fills_are_stored_and_trained(caplog):
         ({"batchsize": 8}, {}, r"no setting batchsize(.|\n)*did you mean batch_size"),
         ({"accumulation": 0}, {}, "accumulation is a positive whole number"),
         ({"epochs": 0}, {}, "epochs is a positive whole number"),
+        ({"seed": "a"}, {}, "seed is a whole number"),
+        ({"seed": -1}, {}, "seed is a whole number"),
         ({"shuffle": "no"}, {}, "shuffle is true or false"),
         ({}, {"inputs": ([[1.0]], [1]), "labels": None}, r"two arrays(.|\n)*np\.asarray"),
         ({}, {"inputs": np.zeros((SAMPLES, 2, 3), np.float32)}, "samples of x have another shape"),

@@ -71,13 +71,27 @@ def test_the_users_line_ends_an_error_that_a_library_raised():
     assert "train.py" not in failure_report(outcome, TWO)
 
 
-def test_a_missing_module_of_the_sdk_is_offered_ours():
+@pytest.mark.parametrize(
+    ("error", "hint"),
+    [
+        ("No module named 'tensorflow.python.ipu'", "poprun --sdk-names gives popdist's modules"),
+        ("No module named 'popdist'", "/venv/bin/python has no popdist; that of"),
+        ("No module named 'popdist.torch'", "import popdist_torch"),
+        ("module 'horovod' has no attribute 'torch'", "here/horovod.py hides the package horovod"),
+        ("No module named 'horovod.torch'; 'horovod' is not a package", "here/horovod.py hides"),
+        ("cannot import name 'optim' from 'horovod' (x)", "here/horovod.py hides"),
+        ("module 'torch' has no attribute 'tensr'", ""),
+        ("No module named 'tensorflow'", ""),
+    ],
+)
+def test_an_import_that_fails_gets_a_hint(error, hint, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "horovod.py").touch()
     outcome = Outcome()
-    tail = b"ModuleNotFoundError: No module named '%s'\n"
-    outcome.first_failure = ended(outcome, 0, code=1, tail=tail % b"tensorflow.python.ipu")
-    assert "hint: poprun --sdk-names" in failure_report(outcome, TWO)
-    outcome.first_failure = ended(outcome, 0, code=1, tail=tail % b"tensorflow")
-    assert "sdk-names" not in failure_report(outcome, TWO)
+    outcome.first_failure = ended(outcome, 0, code=1, tail=f"ImportError: {error}\n".encode())
+    text = failure_report(outcome, TWO, program=("/venv/bin/python", "-u", "here/train.py"))
+    assert f"poprun: hint: {hint}" in text if hint else "hint" not in text
 
 
 @pytest.mark.parametrize(
