@@ -47,7 +47,7 @@ def _matmul(at: At) -> list[Tensor | None]:
     a, b = at.input(0), at.input(1)
     if a.rank == b.rank == 2:  # noqa: PLR2004 - matrices
         return _matrices(at, a, b)
-    if b.rank == 2 and a.rank > 2:  # noqa: PLR2004 - a stack of matrices times one matrix
+    if b.static and b.rank == 2 and a.rank > 2:  # noqa: PLR2004 - a stack times one matrix
         return _rows(at, a, b)
     return _stacks(at, a, b)
 
@@ -62,17 +62,12 @@ def _matrices(at: At, a: Tensor, b: Tensor) -> list[Tensor | None]:
 def _rows(at: At, a: Tensor, b: Tensor) -> list[Tensor | None]:
     """All leading axes of A are rows of one large matrix."""
     tape = at.tape
-    g = tape.Reshape(at.g, [-1, _length(b, 1)])
+    rows, columns = b.shape
+    g = tape.Reshape(at.g, [-1, columns])
     return [
         shape_ops.shaped(tape.Gemm(g, b, transB=1), a) if at.wants(0) else None,
-        tape.Gemm(tape.Reshape(a, [-1, _length(b, 0)]), g, transA=1) if at.wants(1) else None,
+        tape.Gemm(tape.Reshape(a, [-1, rows]), g, transA=1) if at.wants(1) else None,
     ]
-
-
-def _length(matrix: Tensor, axis: int) -> int:
-    """A matrix's length; -1 stands for the one that is unknown."""
-    known = (matrix.dims or (None, None))[axis]
-    return known if isinstance(known, int) else -1
 
 
 def _stacks(at: At, a: Tensor, b: Tensor) -> list[Tensor | None]:

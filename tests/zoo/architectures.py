@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
@@ -145,6 +146,81 @@ TIMM: dict[str, dict[str, Any]] = {
     "xcit_nano_12_p16_224": {"img_size": 64, "depth": 2},
 }
 """Architectures of `timm` with what makes them small."""
+
+_BACKBONE = {"weights_backbone": None}
+_NO_AUXILIARY = {"aux_logits": False, "init_weights": False}
+
+TORCHVISION: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
+    name: (place, settings, shape)
+    for shape, models in {
+        (3, 64, 64): {
+            "convnext_tiny": ("convnext.convnext_tiny", {}),
+            "deeplabv3_mobilenet_v3_large": (
+                "segmentation.deeplabv3_mobilenet_v3_large", _BACKBONE,
+            ),
+            "deeplabv3_resnet50": ("segmentation.deeplabv3_resnet50", _BACKBONE),
+            "densenet": (
+                "densenet.DenseNet",
+                {"growth_rate": 8, "block_config": (2, 2, 2, 2), "num_init_features": 16},
+            ),
+            "efficientnet_b0": ("efficientnet.efficientnet_b0", {}),
+            "efficientnet_v2_s": ("efficientnet.efficientnet_v2_s", {}),
+            "fcn_resnet50": ("segmentation.fcn_resnet50", _BACKBONE),
+            "googlenet": ("googlenet.googlenet", _NO_AUXILIARY),
+            "lraspp_mobilenet_v3_large": ("segmentation.lraspp_mobilenet_v3_large", _BACKBONE),
+            "maxvit": (
+                "maxvit.MaxVit",
+                {
+                    "input_size": (64, 64), "stem_channels": 16, "partition_size": 4,
+                    "block_channels": [16, 32], "block_layers": [1, 1], "head_dim": 8,
+                    "stochastic_depth_prob": 0.0,
+                },
+            ),
+            "mnasnet0_5": ("mnasnet.mnasnet0_5", {}),
+            "mobilenet_v2": ("mobilenetv2.mobilenet_v2", {"width_mult": 0.35}),
+            "mobilenet_v3_large": ("mobilenetv3.mobilenet_v3_large", {}),
+            "mobilenet_v3_small": ("mobilenetv3.mobilenet_v3_small", {}),
+            "regnet_x_400mf": ("regnet.regnet_x_400mf", {}),
+            "regnet_y_400mf": ("regnet.regnet_y_400mf", {}),
+            "resnet18": ("resnet.resnet18", {}),
+            "resnext50_32x4d": ("resnet.resnext50_32x4d", {}),
+            "shufflenet_v2_x0_5": ("shufflenetv2.shufflenet_v2_x0_5", {}),
+            "squeezenet1_0": ("squeezenet.squeezenet1_0", {}),
+            "squeezenet1_1": ("squeezenet.squeezenet1_1", {}),
+            "swin": (
+                "swin_transformer.SwinTransformer",
+                {
+                    "patch_size": [4, 4], "embed_dim": 24, "depths": [2, 2], "num_heads": [2, 4],
+                    "window_size": [4, 4], "stochastic_depth_prob": 0.0,
+                },
+            ),
+            "swin_v2_t": ("swin_transformer.swin_v2_t", {"stochastic_depth_prob": 0.0}),
+            "vit": (
+                "vision_transformer.VisionTransformer",
+                {
+                    "image_size": 64, "patch_size": 16, "num_layers": 2, "num_heads": 2,
+                    "hidden_dim": 32, "mlp_dim": 48,
+                },
+            ),
+        },
+        (3, 96, 96): {"inception_v3": ("inception.inception_v3", _NO_AUXILIARY)},
+        (3, 8, 32, 32): {
+            "mc3_18": ("video.mc3_18", {}),
+            "r2plus1d_18": ("video.r2plus1d_18", {}),
+            "r3d_18": ("video.r3d_18", {}),
+            "swin3d": (
+                "video.swin_transformer.SwinTransformer3d",
+                {
+                    "patch_size": [2, 4, 4], "embed_dim": 24, "depths": [2, 2],
+                    "num_heads": [2, 4], "window_size": [2, 4, 4], "stochastic_depth_prob": 0.0,
+                },
+            ),
+        },
+        (3, 16, 64, 64): {"s3d": ("video.s3d", {})},
+    }.items()
+    for name, (place, settings) in models.items()
+}  # fmt: skip
+"""Networks of `torchvision.models`: place, what makes them small, and the shape of an input."""
 
 _SMALL: dict[str, Any] = {
     "adaptor_hidden_size": 32, "attn_hidden_size": 32, "attention_hidden_size": 32,
@@ -296,9 +372,36 @@ def of_timm(name: str) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     return model, (torch.randn(SAMPLES, 3, pixels, pixels, generator=rng),)
 
 
+class Scores(nn.Module):
+    """A network of torchvision without what a segmentation gives beside its scores."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images):
+        """The scores."""
+        found = self.model(images)
+        return found["out"] if isinstance(found, dict) else found
+
+
+def of_torchvision(name: str) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    """A small random model by its name, and pictures or films for it."""
+    place, settings, shape = TORCHVISION[name]
+    make = resolve_name(f"torchvision.models.{place}")
+    model = _without_dropout(make(num_classes=CLASSES, **settings))
+    rng = torch.Generator().manual_seed(1)
+    return Scores(model), (torch.randn(SAMPLES, *shape, generator=rng),)
+
+
+MAKERS = {"transformers": of_transformers, "timm": of_timm, "torchvision": of_torchvision}
+"""The function of each family that makes a small model by its name, and inputs."""
+
+
 def _without_dropout(model: nn.Module) -> nn.Module:
     for one in model.modules():
         for name in ("p", "drop_prob", "drop_rate", "layerdrop"):
-            if isinstance(getattr(one, name, None), float) and "Drop" in type(one).__name__:
+            drops = "Drop" in type(one).__name__ or "StochasticDepth" in type(one).__name__
+            if isinstance(getattr(one, name, None), float) and drops:
                 setattr(one, name, 0.0)
     return model

@@ -16,7 +16,7 @@ from torch.nn import functional
 
 import popdist_onnx as popart
 from popdist_onnx.training.torch_modules import EXPORTERS, ties_of
-from tests.zoo.architectures import declare_operators, of_timm, of_transformers
+from tests.zoo.architectures import MAKERS, declare_operators
 
 if TYPE_CHECKING:
     import onnx
@@ -156,8 +156,7 @@ def compare(family: str, name: str) -> dict[str, Any]:
     """Compares one architecture by both exporters, and records what was found."""
     declare_operators()
     torch.manual_seed(0)
-    make = of_timm if family == "timm" else of_transformers
-    model, inputs = make(name)
+    model, inputs = MAKERS[family](name)
     with torch.no_grad():
         labels = labels_for(copy.deepcopy(model).train()(*inputs))
     exact, losses = by_torch(model, inputs, labels, torch.float64)

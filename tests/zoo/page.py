@@ -6,7 +6,7 @@ import json
 import textwrap
 from typing import TYPE_CHECKING
 
-from tests.zoo.architectures import IMAGES, PAIRS, SOUND, TEXT, TIMM
+from tests.zoo.architectures import IMAGES, PAIRS, SOUND, TEXT, TIMM, TORCHVISION
 from tests.zoo.compare import RESULTS, ROOT
 
 if TYPE_CHECKING:
@@ -16,11 +16,11 @@ PAGE = ROOT / "docs" / "zoo.md"
 
 _HEAD = """# Architectures
 
-This page lists the architectures of `transformers` and `timm` that popdist can train as ONNX
-graphs. `make test-zoo` writes it. The target exports small networks with random weights with both
-exporters of torch (see [`from_torch`](onnx.md#a-few-lines)). It compares the gradients of all
-parameters, and the losses of three SGD steps, with torch in double precision. It uses a separate
-environment without TensorFlow, and downloads no weights.
+This page lists the architectures of `transformers`, `timm` and `torchvision` that popdist can train
+as ONNX graphs. `make test-zoo` writes it. The target exports small networks with random weights
+with both exporters of torch (see [`from_torch`](onnx.md#a-few-lines)). It compares the gradients of
+all parameters, and the losses of three SGD steps, with torch in double precision. It uses a
+separate environment without TensorFlow, and downloads no weights.
 
 A number is the largest error of a gradient, relative to its largest element (or to a thousandth of
 the largest element of all gradients). The column "torch" is the error of torch in single
@@ -60,13 +60,9 @@ def _cell(result: dict[str, object]) -> str:
     return f"{kind}: {said[:90]}{'...' if len(said) > 90 else ''}"
 
 
-def measured() -> str:
-    """When, and at which commits, the rows were measured."""
-    rows = [
-        json.loads(one.read_text())
-        for family in ("timm", "transformers")
-        for one in _records(family)
-    ]
+def measured(family: str) -> str:
+    """When, and at which commits, the rows of a family were measured."""
+    rows = [json.loads(one.read_text()) for one in _records(family)]
     by_day: dict[str, list[str]] = {}
     for row in rows:
         by_day.setdefault(row.get("measured", "an unknown day"), []).append(f"`{row['name']}`")
@@ -77,17 +73,28 @@ def measured() -> str:
     return said
 
 
+def section(family: str, asked: int) -> str:
+    """The part of the page about a family; that of the last page where none was measured."""
+    if not _records(family):
+        _, head, rest = PAGE.read_text().partition(f"## {family}\n")
+        return f"{head}{rest.partition('## ')[0]}".strip()
+    both = [json.loads(file.read_text())["exporters"] for file in _records(family)]
+    compared = sum(any("error" in one for one in found.values()) for found in both)
+    twice = sum(all("error" in one for one in found.values()) for found in both)
+    said = f"{compared} of {asked} were compared, {twice} of them by both exporters."
+    said = textwrap.fill(f"{said} {measured(family)}", 100)
+    return "\n".join([f"## {family}", "", said, "", *table(family)])
+
+
 def main() -> None:
     """Writes the page."""
-    lines = [_HEAD, *textwrap.wrap(measured(), 100), ""]
-    asked = {"transformers": len(TEXT) + len(PAIRS) + len(IMAGES) + len(SOUND), "timm": len(TIMM)}
-    for family, count in asked.items():
-        both = [json.loads(file.read_text())["exporters"] for file in _records(family)]
-        compared = sum(any("error" in one for one in found.values()) for found in both)
-        twice = sum(all("error" in one for one in found.values()) for found in both)
-        said = f"{compared} of {count} were compared, {twice} of them by both exporters."
-        lines += [f"## {family}", "", said, "", *table(family), ""]
-    PAGE.write_text("\n".join(lines))
+    asked = {
+        "transformers": len(TEXT) + len(PAIRS) + len(IMAGES) + len(SOUND),
+        "timm": len(TIMM),
+        "torchvision": len(TORCHVISION),
+    }
+    sections = [section(family, count) for family, count in asked.items()]
+    PAGE.write_text("\n\n".join([_HEAD.strip(), *sections]) + "\n")
 
 
 if __name__ == "__main__":

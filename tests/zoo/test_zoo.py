@@ -1,14 +1,15 @@
-"""Architectures of `transformers` and `timm` have torch's gradients, by both of its exporters."""
+"""Architectures of three libraries have torch's gradients, by both of its exporters."""
 
 from importlib.util import find_spec
 
 import pytest
 
-from tests.zoo.architectures import IMAGES, PAIRS, SOUND, TEXT, TIMM
+from tests.zoo.architectures import IMAGES, PAIRS, SOUND, TEXT, TIMM, TORCHVISION
 from tests.zoo.compare import FLOOR, TIMES, compare
 
 ZOO = [("transformers", name) for name in (*TEXT, *PAIRS, *IMAGES, *SOUND)]
 ZOO += [("timm", name) for name in TIMM]
+ZOO += [("torchvision", name) for name in TORCHVISION]
 
 REFUSED = {"nystromformer"}
 """Architectures that neither exporter of torch takes."""

@@ -38,6 +38,12 @@ def test_gradients_are_differences(name):
     check(CASES[name], gradients(CASES[name]), GRADIENT, fine)
 
 
+def test_a_product_with_a_matrix_whose_lengths_only_a_run_tells_has_a_gradient():
+    [case] = (one for one in all_cases() if one.name == "test_affine_grid_3d_expanded")
+    verdict = gradients(case)
+    assert verdict.word == "same", verdict.detail
+
+
 @pytest.mark.parametrize("table", [FORWARD, GRADIENT])
 def test_each_reason_is_of_a_case(table):
     for patterns, _, _ in table:
