@@ -18,7 +18,7 @@ from popdist_torch.geometric.dataloader import (
 )
 from popdist_torch.geometric.fixed_size_options import FixedSizeOptions
 from popdist_torch.geometric.types import PyGArgsParser, register_parsers
-from popdist_torch.geometric.utils import set_aggregation_dim_size
+from popdist_torch.geometric.utils import TrainingStepper, set_aggregation_dim_size
 
 __all__ = [
     "FixedSizeDataLoader",
@@ -26,6 +26,7 @@ __all__ = [
     "FixedSizeStrategy",
     "OverSizeStrategy",
     "PyGArgsParser",
+    "TrainingStepper",
     "make_exclude_keys",
     "set_aggregation_dim_size",
 ]

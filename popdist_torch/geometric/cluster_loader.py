@@ -1,23 +1,22 @@
-"""``FixedSizeClusterLoader``: batches of clusters of one large graph."""
+"""``FixedSizeClusterLoader``: combined batches of clusters of one large graph."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torch_geometric.loader import ClusterData, ClusterLoader
-
 from popdist_torch.data import DataLoader
-from popdist_torch.geometric.collate import CombinedBatchingCollater, FixedSizeCollater
-from popdist_torch.geometric.dataloader import OverSizeStrategy
+from popdist_torch.geometric import pyg_cluster_loader
+from popdist_torch.geometric.collate import CombinedBatchingCollater
+from popdist_torch.geometric.pyg_dataloader import OverSizeStrategy
 from popdist_torch.options import Options
 
 if TYPE_CHECKING:
+    from torch_geometric.loader import ClusterData
+
     from popdist_torch.geometric.fixed_size_options import FixedSizeOptions
 
-_TWO = 2  # the clusters of a batch are one graph, and there is one of padding
 
-
-class FixedSizeClusterLoader(DataLoader):
+class FixedSizeClusterLoader(pyg_cluster_loader.FixedSizeClusterLoader, DataLoader):
     """Joins clusters into batches of one size.
 
     Args:
@@ -33,6 +32,8 @@ class FixedSizeClusterLoader(DataLoader):
         AssertionError: An argument contradicts the loader.
     """
 
+    _combined = CombinedBatchingCollater
+
     def __init__(
         self,
         cluster_data: ClusterData,
@@ -43,42 +44,12 @@ class FixedSizeClusterLoader(DataLoader):
         options: Options | None = None,
         **kwargs: Any,
     ) -> None:
-        if fixed_size_options.num_graphs != _TWO:
-            raise AssertionError(
-                "The number of graphs in a batch specified by the fixed sized options must be 2 "
-                f"when using the {type(self).__name__}, currently it is set to "
-                f"{fixed_size_options.num_graphs}"
-            )
-        refused = {"collate_fn", "batch_sampler", "shuffle", "exclude_keys"} & set(kwargs)
-        if refused:
-            raise AssertionError(f"{type(self).__name__} does not support {sorted(refused)}.")
-        collater = Clusters(
-            cluster_data,
-            FixedSizeCollater(
-                fixed_size_options, add_masks_to_batch=add_pad_masks, **over_size_strategy.trims
-            ),
-        )
+        kwargs["options"] = Options() if options is None else options
         super().__init__(
-            Options() if options is None else options,
-            range(len(cluster_data)),
-            batch_size=batch_size,
-            collate_fn=CombinedBatchingCollater(collater, batch_size),
+            cluster_data,
+            fixed_size_options,
+            batch_size,
+            over_size_strategy,
+            add_pad_masks,
             **kwargs,
         )
-
-
-class Clusters:
-    """Joins clusters into one graph with padding.
-
-    Args:
-        cluster_data: The clusters.
-        collater: Adds the padding.
-    """
-
-    def __init__(self, cluster_data: ClusterData, collater: FixedSizeCollater) -> None:
-        self._join = ClusterLoader(cluster_data).collate_fn
-        self._collater = collater
-
-    def __call__(self, indices: list[int]) -> Any:
-        """The graph of some clusters."""
-        return self._collater([self._join(indices)])

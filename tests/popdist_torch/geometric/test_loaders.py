@@ -192,7 +192,7 @@ def test_clusters_become_one_graph(monkeypatch):
             joined = Batch.from_data_list([self.data.parts[i] for i in indices])
             return Data(x=joined.x, edge_index=joined.edge_index)
 
-    monkeypatch.setattr("popdist_torch.geometric.cluster_loader.ClusterLoader", Joined)
+    monkeypatch.setattr("popdist_torch.geometric.pyg_cluster_loader.ClusterLoader", Joined)
     options = poptorch.Options().deviceIterations(2)
     loader = FixedSizeClusterLoader(
         Clusters(), FixedSizeOptions(30, 40), batch_size=2, options=options
