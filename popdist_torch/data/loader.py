@@ -267,8 +267,8 @@ class DataLoader(PositionedLoader):
         require(
             dataset is not _ABSENT, "a loader needs data: DataLoader(options, dataset, ...)", None
         )
-        member("mode", mode, DataLoaderMode)
-        member("partition", partition, DataPartition)
+        mode = member("mode", mode, DataLoaderMode)
+        partition = member("partition", partition, DataPartition)
         options._freeze()  # noqa: SLF001 - what freezing is for
         self._options = options
         reading = Request(

@@ -6,15 +6,13 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch_geometric.data import Batch, Data, HeteroData
+from torch_geometric.data import Data, HeteroData
 
 from popdist_torch.arguments import ICustomArgParser, registerCustomArgParser
+from popdist_torch.geometric.common import DataBatch, HeteroDataBatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-DataBatch = type(Batch(_base_cls=Data))
-HeteroDataBatch = type(Batch(_base_cls=HeteroData))
 
 
 class PyGArgsParser(ICustomArgParser):

@@ -256,9 +256,10 @@ class HostOptions(OptionsDict):
 
 
 def _reduction(name: str, value: Any) -> ReductionType:
-    if member(name, value, ReductionType) == ReductionType.NoReduction:
+    kind = member(name, value, ReductionType)
+    if kind == ReductionType.NoReduction:
         raise OptionValueError("PD300", f"{name} cannot be NoReduction", accepted="Sum or Mean")
-    return ReductionType(value)
+    return kind
 
 
 class TrainingOptions(OptionsDict):

@@ -99,3 +99,19 @@ def test_names_of_members_are_accepted():
     assert options.output_mode == poptorch.OutputMode.All
     with pytest.raises(ValueError, match="OutputMode"):
         options.outputMode("every")
+    options.Training.accumulationAndReplicationReductionType("Sum")
+    kind = options.Training.accumulation_and_replication_reduction_type
+    assert kind == poptorch.ReductionType.Sum
+
+
+def test_a_loader_does_what_the_name_of_a_member_says():
+    data = torch.utils.data.TensorDataset(torch.arange(8.0))
+    options = poptorch.Options().deviceIterations(2)
+    options.Distributed.configureProcessId(1, 2)
+    taken = {}
+    for name in ("Contiguous", "Interleaved"):
+        loader = poptorch.DataLoader(options, data, batch_size=1, mode="Sync", partition=name)
+        assert loader._accessor is None  # no process of its own reads ahead
+        taken[name] = [batch[0].tolist() for batch in loader]
+    assert taken["Contiguous"] == [[4, 5], [6, 7]]
+    assert taken["Interleaved"] != taken["Contiguous"]

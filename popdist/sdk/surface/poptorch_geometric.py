@@ -30,6 +30,7 @@ SURFACE = surface(
     works("FixedSizeDataLoader", "FixedSizeOptions", "FixedSizeStrategy", "OverSizeStrategy"),
     works(*(f"FixedSizeOptions.{name}" for name in _OPTIONS)),
     works("PyGArgsParser", "make_exclude_keys", "set_aggregation_dim_size", "TrainingStepper"),
+    works("common", "common.DataBatch", "common.HeteroDataBatch"),
     works("cluster_loader", "cluster_loader.FixedSizeClusterLoader"),
     works("collate", "collate.CombinedBatchingCollater", "collate.FixedSizeCollater"),
     works("dataloader", "dataloader.DataLoader", "dataloader.FixedSizeDataLoader"),
