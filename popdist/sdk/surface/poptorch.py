@@ -175,6 +175,23 @@ _DATA = works(
     "registerCustomArgParser",
 )
 
+_PRIVATE = works(
+    "DataLoader._combined_batch_size",
+    "Options._execution_strategy",
+    "Options._popart",
+    "Options._values",
+    "Options.checkIsFrozen",
+    "_impl",
+    "_impl.isDispatchTracing",
+    "_impl.rewrapModelIfNecessary",
+    "_impl.unwrapModelIfNecessary",
+    "_poplar_executor",
+    "_poplar_executor.PoplarExecutor",
+    "_utils",
+    "_utils.combine_batch_tensors_gen",
+)
+"""Names without a page in the SDK's documents, which public libraries and programs use."""
+
 _OPTIMIZERS = works(
     "optim",
     "optim.Adam",
@@ -298,6 +315,7 @@ SURFACE = surface(
     _DEVICE_OPTIONS,
     _MODELS,
     _DATA,
+    _PRIVATE,
     _OPTIMIZERS,
     _OPERATIONS,
     _THE_REST,

@@ -101,6 +101,23 @@ def test_a_misspelt_name_gets_the_nearest(tmp_path, text, name):
 
 
 @pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("poptorch.Options()._popart.set('enableExplicitIR', True)", "Options._popart.set"),
+        ("opts = poptorch.Options()\nopts._execution_strategy", "Options._execution_strategy"),
+        ("poptorch.DataLoader(opts)._combined_batch_size", "DataLoader._combined_batch_size"),
+        ("from poptorch._impl import unwrapModelIfNecessary", "_impl.unwrapModelIfNecessary"),
+        ("poptorch._poplar_executor.PoplarExecutor", "_poplar_executor.PoplarExecutor"),
+    ],
+)
+def test_private_names_that_public_programs_use_are_known(tmp_path, text, name):
+    judged = {used: own for _, used, own in found(tmp_path, f"import poptorch\n{text}")}
+    assert set(judged.values()) <= {"works", "accepted without effect"}
+    assert any(name.startswith(used.removeprefix("poptorch.")) for used in judged if "_" in used)
+    assert names(tmp_path, "from poptorch._impl import nonsense", "unknown")
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "opts = load()\nopts.nonsense",
