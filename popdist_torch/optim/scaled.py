@@ -210,8 +210,13 @@ class Scaled(torch.optim.Optimizer):
         self.variable_attrs = VariableAttributes({name: name not in given for name in names})
 
     def __getstate__(self) -> dict[str, Any]:
-        # Torch's own leaves out what its classes do not know, so that copies would lack it.
-        own = {key: value for key, value in self.__dict__.items() if not key.startswith("_")}
+        # Torch's own leaves out what its classes do not know, so that copies would lack it. What
+        # hides a method belongs to a scheduler, which wraps `step` of this object alone.
+        own = {
+            key: value
+            for key, value in self.__dict__.items()
+            if not key.startswith("_") and not callable(getattr(type(self), key, None))
+        }
         return {**own, **super().__getstate__()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

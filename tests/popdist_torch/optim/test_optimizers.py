@@ -1,6 +1,7 @@
 """PopTorch's optimizers against formulas written out here, and against torch's."""
 
 import copy
+import io
 
 import pytest
 import torch
@@ -243,3 +244,21 @@ def test_every_optimizer_drives_a_model(name):
     assert torch.equal(loss, expected)
     assert (ours == reference.flat(other)).all()
     assert (optimizer.state_dict()["ipu_state"] == {}) == (name == "SGD")
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop", "LAMB"])
+def test_an_optimizer_with_a_scheduler_can_be_saved(name):
+    weight = nn.Parameter(torch.tensor([1.0, -2.0]))
+    optimizer = getattr(poptorch.optim, name)([weight], lr=0.1, loss_scaling=16.0)
+    torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)  # wraps `step` of the object
+    file = io.BytesIO()
+    torch.save(optimizer, file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    assert loaded.loss_scaling == 16.0
+    (copied,) = loaded.param_groups[0]["params"]
+    for one, its in ((optimizer, weight), (loaded, copied)):
+        its.grad = torch.ones(2)
+        one.step()
+    assert torch.equal(copied, weight)
+    assert not torch.equal(weight, torch.tensor([1.0, -2.0]))
