@@ -50,7 +50,7 @@ class TrainingStepper:
         rtol: Relative tolerance of comparisons; by default torch's.
         atol: Absolute tolerance.
         enable_fp_exception: Whether numbers that are not finite are errors.
-        equal_nan: Whether two values that are no numbers are equal.
+        equal_nan: Whether NaN equals NaN.
     """
 
     def __init__(
