@@ -36,3 +36,18 @@ def test_without_the_option_a_program_is_told_of_it(tmp_path):
     assert code == 1
     assert "No module named 'poptorch'" in output
     assert "poprun --sdk-names" in output
+
+
+def test_every_instance_is_told_the_version_of_its_ipus(tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import popdist, poptorch\n"
+        "found = poptorch.ipuHardwareIsAvailable(), poptorch.ipuHardwareVersion()\n"
+        "print(popdist.getInstanceIndex(), *found, flush=True)\n"
+    )
+    job = [*LAUNCHER, "-np", "2", "--sdk-names"]
+    code, output = run_command([*job, "--ipu-version=2", sys.executable, "train.py"], cwd=tmp_path)
+    assert code == 0, output
+    assert sorted(output.splitlines()) == ["0 True 2", "1 True 2"]
+    code, output = run_command([*job, sys.executable, "train.py"], cwd=tmp_path)
+    assert code == 1
+    assert "poprun --ipu-version 2" in output
