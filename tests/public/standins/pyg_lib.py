@@ -45,7 +45,8 @@ def hetero_neighbor_sample(
 ):
     """Samples edges of a graph with several kinds of nodes, hop by hop, towards the seeds."""
     nodes = {
-        kind: _Nodes(seed_dict[kind].flatten().tolist() if kind in seed_dict else ()) for kind in node_types
+        kind: _Nodes(seed_dict[kind].flatten().tolist() if kind in seed_dict else ())
+        for kind in node_types
     }
     sampled = {"__".join(kind): [] for kind in edge_types}
     counts = {name: [] for name in sampled}
