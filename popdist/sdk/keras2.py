@@ -9,7 +9,8 @@ The SDK's ``keras`` was what ``keras.src`` is now: ``keras.losses`` has the name
 not publish, such as ``LossFunctionWrapper``.
 
 ``tf.random.set_seed`` seeded the initializers of layers, which Keras draws from a generator of its
-own since. Names that Keras has lost stand in `_LOST`.
+own since. Batch normalization in half precision had parameters in half precision. Names that Keras
+has lost stand in `_LOST`.
 
 TensorFlow has several modules for Keras: ``tensorflow.keras`` is another one after a program has
 imported a module below it. So each is completed, also those that are imported later.
@@ -53,6 +54,7 @@ def serve(tensorflow: ModuleType) -> None:
             module = import_module(name)
             vars(module).update({**lost, **vars(module)})
     _seed_keras_too()
+    _keep_half_parameters()
     if not any(getattr(finder, "call_for", None) is _call_for for finder in sys.meta_path):
         sys.meta_path.insert(0, Finder(_call_for))
 
@@ -71,6 +73,27 @@ def _seed_keras_too() -> None:
         generators.generator = random.Random(seed)  # noqa: S311 - no secret
 
     kind._set_global_seed = set_global_seed  # noqa: SLF001 - no public way
+
+
+def _keep_half_parameters() -> None:
+    """Gives batch normalization of Keras 2 the parameters that the SDK's had, in its own dtype."""
+    with suppress(ImportError):  # Keras 3 has no such class
+        home: Any = import_module("keras.src.layers.normalization.batch_normalization")
+        kind = getattr(home, "BatchNormalizationBase", None)
+        if kind is None or hasattr(kind.build, "__wrapped__"):
+            return
+        known, build = kind._param_dtype.fget, kind.build  # noqa: SLF001 - no public way
+
+        @functools.wraps(build)
+        def build_half(self: Any, input_shape: Any) -> None:
+            if self.dtype == "float16":
+                self.fused = False  # that kernel has parameters in single precision
+            build(self, input_shape)
+
+        kind.build = build_half
+        kind._param_dtype = property(  # noqa: SLF001 - no public way
+            lambda self: self.dtype if self.dtype == "float16" else known(self)
+        )
 
 
 def _policies() -> Any:

@@ -74,7 +74,26 @@ print("fine")
 """
 
 
-@pytest.mark.parametrize("source", [NAMES, EARLY])
+HALF = """
+import numpy as np
+import tensorflow as tf
+from tensorflow.python import ipu
+x = np.random.default_rng(0).normal(size=(4, 5, 5, 3))
+mean, variance = x.mean((0, 1, 2)), x.var((0, 1, 2))
+for make in (tf.keras.layers.BatchNormalization, tf.compat.v1.keras.layers.BatchNormalization):
+    layer = make(dtype="float16", momentum=0.5)
+    output = layer(tf.constant(x, tf.float16), training=True)
+    assert {weight.dtype for weight in layer.weights} == {output.dtype} == {tf.float16}
+    np.testing.assert_allclose(output, (x - mean) / np.sqrt(variance + 1e-3), atol=5e-3)
+    np.testing.assert_allclose(layer.moving_mean, 0.5 * mean, atol=1e-3)
+    single = make()
+    single(tf.constant(x, tf.float32))
+    assert single.fused and {weight.dtype for weight in single.weights} == {tf.float32}
+print("fine")
+"""
+
+
+@pytest.mark.parametrize("source", [NAMES, EARLY, HALF])
 def test_each_module_of_keras_is_that_of_the_sdk(tmp_path, source):
     program = tmp_path / "train.py"
     program.write_text(source)
