@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v2 as tf
+from tensorflow.python.ops import control_flow_util
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -23,6 +24,8 @@ _ASSIGNMENTS = {
     "AssignSubVariableOp",
     "AssignVariableOp",
 }
+_RUNNING = {"Exit", "QueueEnqueueV2", "StatelessWhile", "While"}
+"""What a compiled computation runs whether or not it is among its results: loops and outfeeds."""
 _PASSING_ON = {"Enter", "Identity", "Switch", "RefEnter", "RefIdentity", "RefSwitch"}
 
 
@@ -33,12 +36,17 @@ class StateUpdates:
     initialisation, the global step, local variables (those of `tf.compat.v1.metrics`, whose updates
     a program asks for by themselves), and what stands in a branch or loop of its own.
 
+    Args:
+        compiled: Whether loops and outfeeds count as well: a program may not return them from a
+            computation that is compiled as a whole.
+
     Attributes:
         operations: The assignments, once the ``with`` statement has ended.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, compiled: bool = False) -> None:
         self.operations: list[Any] = []
+        self._types = _ASSIGNMENTS | _RUNNING if compiled else _ASSIGNMENTS
         self._graph: Any = None
         self._before = 0
 
@@ -64,13 +72,16 @@ class StateUpdates:
         step = tf.compat.v1.train.get_global_step(self._graph)
         excepted |= _handles([] if step is None else [step])
         for operation in self._graph.get_operations()[self._before :]:
-            if operation.type not in _ASSIGNMENTS:
+            # A loop's exit is in the context around it.
+            here = control_flow_util.GetOutputContext(operation) is self._place
+            if not here or operation.type not in self._types:
                 continue
-            handle = _source(operation.inputs[0])
-            is_first_value = operation.name == f"{handle.name}/Assign"
-            here = operation._get_control_flow_context() is self._place  # noqa: SLF001
-            if here and not is_first_value and handle.name not in excepted:
-                self.operations.append(operation)
+            if operation.type in _ASSIGNMENTS:
+                handle = _source(operation.inputs[0])
+                is_first_value = operation.name == f"{handle.name}/Assign"
+                if is_first_value or handle.name in excepted:
+                    continue
+            self.operations.append(operation)
 
     def before(self, results: Any) -> Any:
         """Results that exist only when the updates have been made.

@@ -224,7 +224,8 @@ def compile(  # noqa: A001 - published name
     Returns:
         What ``computation`` returned, in the same structure, with these exceptions, as published:
         a list where it returned a flat list, a tuple or one tensor; an operation where it returned
-        no tensors. Operations of a flat list run with any of the tensors.
+        no tensors. Operations of a flat list run with any of the tensors, and so do loops,
+        pipelines and outfeeds of the computation, whether it has returned them or not.
 
     Raises:
         TypeError: ``inputs`` is not a list or tuple.
@@ -232,7 +233,7 @@ def compile(  # noqa: A001 - published name
     """
     if inputs is not None and not isinstance(inputs, (list, tuple)):
         raise TypeError(f"ipu_compiler.compile needs a list of inputs: {inputs!r}")
-    with device_code(), StateUpdates() as updates:
+    with device_code(), StateUpdates(compiled=True) as updates:
         outputs = program_code(computation)(
             *(tf.nest.map_structure(tf.convert_to_tensor, list(inputs or [])))
         )

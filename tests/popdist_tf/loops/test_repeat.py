@@ -159,6 +159,40 @@ def test_a_compiled_function_keeps_nested_results():
             ipu.ipu_compiler.compile(lambda: [tf.constant(1.0), [tf.no_op()]])
 
 
+@pytest.mark.parametrize("version2", [False, True])
+@pytest.mark.parametrize("values", [[], [1.0]])
+def test_a_compiled_function_runs_loops_that_it_does_not_return(values, version2):
+    rows = np.arange(4, dtype=np.float32)
+    expected, weight = [], 1.0
+    for row in rows:
+        expected.append(weight * row)
+        weight -= 0.1 * row
+    was_version2 = v1.control_flow_v2_enabled()
+    (v1.enable_control_flow_v2 if version2 else v1.disable_control_flow_v2)()
+    try:
+        with tf.Graph().as_default(), v1.Session() as session:
+            infeed = ipu.ipu_infeed_queue.IPUInfeedQueue(v1.data.Dataset.from_tensor_slices(rows))
+            outfeed = ipu.ipu_outfeed_queue.IPUOutfeedQueue()
+            variable = v1.get_variable("weight", [], initializer=v1.ones_initializer())
+            optimizer = v1.train.GradientDescentOptimizer(0.1)
+
+            def body(*arguments):
+                loss = variable * arguments[-1]
+                return *arguments[:-1], optimizer.minimize(loss), outfeed.enqueue(loss)
+
+            def computation():
+                ipu.loops.repeat(len(rows), body, values, infeed)
+
+            compiled = ipu.ipu_compiler.compile(computation)
+            read = outfeed.dequeue()
+            session.run([infeed.initializer, v1.global_variables_initializer()])
+            session.run(compiled)
+            np.testing.assert_allclose(np.ravel(session.run(read)), expected, rtol=1e-6)
+            np.testing.assert_allclose(session.run(variable), weight, rtol=1e-6)
+    finally:
+        (v1.enable_control_flow_v2 if was_version2 else v1.disable_control_flow_v2)()
+
+
 @pytest.mark.parametrize("strided", [False, True])
 @pytest.mark.parametrize("axis", [-1, 1])
 def test_groups_of_channels_are_normalised_as_torch_does(axis, strided):
