@@ -28,7 +28,6 @@ from popdist_tf.hooks import add_callbacks, before_batches, before_training
 from popdist_tf.versions import (
     keras_is_3,
     strategy_of,
-    support_backups,
     tensorflow_variable,
     variable_name,
 )
@@ -104,7 +103,6 @@ def _callbacks(model: Any, fit: Mapping[str, Any]) -> tuple[list[Any], list[Any]
     strategy = strategy_of(model)
     extended = getattr(strategy, "extended", None)
     if hasattr(extended, "guard"):
-        support_backups(fit["callbacks"], strategy)
         _share_backups(_collectives_of(model), fit["callbacks"])
     held = reduction or extended
     asks = any(map(_acts_between_steps, fit["callbacks"]))

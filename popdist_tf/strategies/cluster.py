@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v2 as tf
 from tensorflow.python.distribute import distribute_lib
@@ -12,12 +12,20 @@ from tensorflow.python.distribute.values import DistributedValues
 
 from popdist_tf.checks.parts import probe_parts
 from popdist_tf.errors import StrategyError
-from popdist_tf.hooks import compile_where
+from popdist_tf.hooks import add_callbacks, compile_where
 from popdist_tf.keras.averages import overwrite_by_averages_where
 from popdist_tf.keras.spectral import support_spectral_normalization
 from popdist_tf.strategies.masked_losses import share_masks
 from popdist_tf.strategies.random_numbers import separate_random_numbers
-from popdist_tf.versions import clip_sums_where, support_loss_scaling
+from popdist_tf.versions import (
+    clip_sums_where,
+    strategy_of,
+    support_backups,
+    support_loss_scaling,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def refuse_tf_config(strategy: str) -> None:
@@ -65,6 +73,7 @@ class HostStrategy(distribute_lib.StrategyV1):  # type: ignore[misc]
         separate_random_numbers()
         share_masks()
         probe_parts()
+        add_callbacks("backups", _support_backups)
         super().__init__(extended)
         self.has_been_asked = False  # by the program
 
@@ -115,6 +124,13 @@ class HostStrategy(distribute_lib.StrategyV1):  # type: ignore[misc]
             The concatenation, the same on every instance.
         """
         return tf.distribute.Strategy.gather(self, value, axis)
+
+
+def _support_backups(model: Any, fit: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
+    strategy = strategy_of(model)
+    if hasattr(getattr(strategy, "extended", None), "guard"):
+        support_backups(fit["callbacks"], strategy)
+    return [], []
 
 
 def _is_current() -> bool:

@@ -152,13 +152,14 @@ def resumed(folder, stops):
     return {"epochs": epochs, "weights": made.get_weights()[0]}
 
 
-@pytest.mark.parametrize("folder", ["one", "of{rank}"])
-def test_a_backup_in_one_folder_or_one_for_each_instance_is_resumed(tmp_path, folder):
+@pytest.mark.parametrize(("folder", "ranks"), [("one", 2), ("of{rank}", 2), ("alone", 1)])
+def test_a_backup_in_one_folder_or_one_for_each_instance_is_resumed(tmp_path, folder, ranks):
     import tensorflow as tf
 
     place = str(tmp_path / folder)
-    assert [one["error"] for one in run_job(resumed, folder=place, stops=True)] == ["stopped"] * 2
-    answers = run_job(resumed, folder=place, stops=False)
+    first = run_job(resumed, instances=ranks, folder=place, stops=True)
+    assert [one["error"] for one in first] == ["stopped"] * ranks
+    answers = run_job(resumed, instances=ranks, folder=place, stops=False)
     made = model(tf, tf.keras.optimizers.SGD(0.1, momentum=0.9))
     made.fit(X, Y, batch_size=GLOBAL, shuffle=False, verbose=0, epochs=4)
     expected = made.get_weights()[0]
