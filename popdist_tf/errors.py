@@ -35,6 +35,7 @@ CODES = declare(
         "PD435": "an argument of a published optimizer is not valid",
         "PD436": "nothing reduces the gradients of a model over the instances",
         "PD437": "a data set cannot be divided over the replicas",
+        "PD438": "a compiled operator has no host function, or one that does not fit",
         "PD440": "an optimizer cannot be distributed, or not in this place",
     }
 )
@@ -99,6 +100,10 @@ class PipelineTypeError(PipelineError, TypeError):
 
 class PipelineStateError(PipelineError, RuntimeError):
     """A pipeline cannot run, or be asked for, in this state of its model."""
+
+
+class OperatorError(PopdistError, NotImplementedError):
+    """A compiled operator has no host function that computes it."""
 
 
 class LayerError(PopdistError, ValueError):

@@ -236,6 +236,18 @@ REMEDIES = {
             "`shuffle(size, seed=0)` or `tf.random.set_seed`."
         ),
     ),
+    "PD438": (
+        (
+            "A program calls an operator of a library that is compiled for an IPU "
+            "(`custom_ops.precompiled_user_op`). On a host, a Python function computes it, and "
+            "none is registered by the names of this library and operator, or the function returns "
+            "other tensors than the program asks for."
+        ),
+        (
+            "Write the function as [Custom operators](custom-operators.md) shows, and name its "
+            "file in `POPDIST_CUSTOM_OPS`."
+        ),
+    ),
     "PD440": (
         (
             "The argument of `DistributedOptimizer` is not a Keras optimizer, or is wrapped "

@@ -149,7 +149,13 @@ _OPERATIONS = {
     ),
     "control_flow_ops": _module("The order of operations.", _names("loops.operations", "barrier")),
     "custom_ops": _module(
-        "Operations made of expressions.", _names("loops.operations", "codelet_expression_op")
+        "Operations of a program's own.",
+        _names("loops.operations", "codelet_expression_op"),
+        _names(
+            "loops.user_operators",
+            "cpu_user_operation host_op precompiled_user_op",
+            cpu_user_op="cpu_user_operation",
+        ),
     ),
     "embedding_ops": _module(
         "Rows of tables.",

@@ -272,13 +272,18 @@ SURFACE = surface(
             "ops.embedding_ops.HostEmbeddingSGDGAOptimizerSpec",
             instead="HostEmbeddingOptimizerSpec",
         ),
+        works(
+            *(
+                f"{module}.{name}"
+                for module in ("custom_ops", "ops.custom_ops")
+                for name in ("cpu_user_op", "cpu_user_operation", "precompiled_user_op")
+            ),
+            note="A host function computes the operator",
+            needs="POPDIST_CUSTOM_OPS, with the host function of each operator",
+        ),
         refused(
             _POPLAR,
-            "custom_ops.cpu_user_op",
-            "custom_ops.precompiled_user_op",
             "ops.application_compile_op",
-            "ops.custom_ops.cpu_user_op",
-            "ops.custom_ops.precompiled_user_op",
             "application_compile_op",
             "application_compile_op.experimental_application_compile_op",
             instead="tf.load_op_library, tf.py_function, or operations of TensorFlow",

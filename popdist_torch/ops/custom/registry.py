@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-import os
-import runpy
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from popdist import host_functions
 from popdist.nearest import did_you_mean
 from popdist_torch.errors import CustomOperatorError
 
@@ -16,9 +14,6 @@ if TYPE_CHECKING:
     import torch
 
     Function = Callable[["Call"], Any]
-
-VARIABLE = "POPDIST_CUSTOM_OPS"
-"""Python files and modules that register functions, separated by colons."""
 
 
 class Call(NamedTuple):
@@ -66,7 +61,8 @@ class Registry:
             accepted=", ".join(sorted(known)),
             hint=near
             or f"compute it with torch in a file, @popdist_torch.host_op({name!r}, {domain!r}, "
-            f"{version}) on a function of one argument, and name the file in {VARIABLE}",
+            f"{version}) on a function of one argument, and name the file in "
+            f"{host_functions.VARIABLE}",
         )
 
     def _load(self) -> None:
@@ -74,7 +70,7 @@ class Registry:
         if self._loaded:
             return
         self._loaded = True
-        for source in filter(None, os.environ.get(VARIABLE, "").split(":")):
+        for source in host_functions.sources():
             _run(source)
 
 
@@ -85,14 +81,11 @@ def _run(source: str) -> None:
         CustomOperatorError: It cannot be imported.
     """
     try:
-        if source.endswith(".py"):
-            runpy.run_path(source)
-        else:
-            importlib.import_module(source)
+        host_functions.load(source)
     except Exception as error:
         raise CustomOperatorError(
             "PD361",
-            f"{VARIABLE} names something that cannot be imported",
+            f"{host_functions.VARIABLE} names something that cannot be imported",
             value=source,
             accepted="Python files and modules, separated by colons",
             hint=f"{type(error).__name__}: {error}",
