@@ -222,7 +222,9 @@ def settings(source: str, target: str, *changes: str) -> None:
 
     import yaml
 
-    found = yaml.safe_load(Path(source).read_text())
+    content = Path(source).read_text()
+    # YAML takes 5e-5 for a word.
+    found = json.loads(content) if source.endswith(".json") else yaml.safe_load(content)
     for change in changes:
         names, _, value = change.partition("=")
         *parts, last = names.split(".")
