@@ -144,9 +144,10 @@ def _complete(name: str, module: ModuleType) -> None:
     if name == module.__name__ and name.startswith("keras.") and "." not in name[6:]:
         vars(module).setdefault("__getattr__", _answer(name))
     if name in _MIXED and "LossScaleOptimizer" in vars(module):
-        home = import_module("keras.src.mixed_precision.loss_scale_optimizer")
-        if issubclass(home.LossScaleOptimizer, module.LossScaleOptimizer):  # Keras 2
-            vars(module)["LossScaleOptimizer"] = home.LossScaleOptimizer
+        with suppress(ImportError):  # Keras 3 has one kind of it
+            home = import_module("keras.src.mixed_precision.loss_scale_optimizer")
+            if issubclass(home.LossScaleOptimizer, module.LossScaleOptimizer):
+                vars(module)["LossScaleOptimizer"] = home.LossScaleOptimizer
     if name not in _OPTIMIZERS:
         return
     kept = getattr(module, "legacy", None)
