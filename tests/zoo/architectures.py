@@ -148,25 +148,22 @@ TIMM: dict[str, dict[str, Any]] = {
 """Architectures of `timm` with what makes them small."""
 
 _BACKBONE = {"weights_backbone": None}
-_NO_AUXILIARY = {"aux_logits": False, "init_weights": False}
 
 TORCHVISION: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
     name: (place, settings, shape)
     for shape, models in {
         (3, 64, 64): {
+            "alexnet": ("alexnet.alexnet", {}),
             "convnext_tiny": ("convnext.convnext_tiny", {}),
             "deeplabv3_mobilenet_v3_large": (
                 "segmentation.deeplabv3_mobilenet_v3_large", _BACKBONE,
             ),
-            "deeplabv3_resnet50": ("segmentation.deeplabv3_resnet50", _BACKBONE),
             "densenet": (
                 "densenet.DenseNet",
                 {"growth_rate": 8, "block_config": (2, 2, 2, 2), "num_init_features": 16},
             ),
             "efficientnet_b0": ("efficientnet.efficientnet_b0", {}),
             "efficientnet_v2_s": ("efficientnet.efficientnet_v2_s", {}),
-            "fcn_resnet50": ("segmentation.fcn_resnet50", _BACKBONE),
-            "googlenet": ("googlenet.googlenet", _NO_AUXILIARY),
             "lraspp_mobilenet_v3_large": ("segmentation.lraspp_mobilenet_v3_large", _BACKBONE),
             "maxvit": (
                 "maxvit.MaxVit",
@@ -180,10 +177,9 @@ TORCHVISION: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
             "mobilenet_v2": ("mobilenetv2.mobilenet_v2", {"width_mult": 0.35}),
             "mobilenet_v3_large": ("mobilenetv3.mobilenet_v3_large", {}),
             "mobilenet_v3_small": ("mobilenetv3.mobilenet_v3_small", {}),
-            "regnet_x_400mf": ("regnet.regnet_x_400mf", {}),
             "regnet_y_400mf": ("regnet.regnet_y_400mf", {}),
             "resnet18": ("resnet.resnet18", {}),
-            "resnext50_32x4d": ("resnet.resnext50_32x4d", {}),
+            "shufflenet_v2_x1_0": ("shufflenetv2.shufflenet_v2_x1_0", {}),
             "shufflenet_v2_x0_5": ("shufflenetv2.shufflenet_v2_x0_5", {}),
             "squeezenet1_0": ("squeezenet.squeezenet1_0", {}),
             "squeezenet1_1": ("squeezenet.squeezenet1_1", {}),
@@ -194,7 +190,7 @@ TORCHVISION: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
                     "window_size": [4, 4], "stochastic_depth_prob": 0.0,
                 },
             ),
-            "swin_v2_t": ("swin_transformer.swin_v2_t", {"stochastic_depth_prob": 0.0}),
+            "swin_v2_t": ("swin_transformer.swin_v2_t", {}),
             "vit": (
                 "vision_transformer.VisionTransformer",
                 {
@@ -203,10 +199,8 @@ TORCHVISION: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
                 },
             ),
         },
-        (3, 96, 96): {"inception_v3": ("inception.inception_v3", _NO_AUXILIARY)},
         (3, 8, 32, 32): {
             "mc3_18": ("video.mc3_18", {}),
-            "r2plus1d_18": ("video.r2plus1d_18", {}),
             "r3d_18": ("video.r3d_18", {}),
             "swin3d": (
                 "video.swin_transformer.SwinTransformer3d",
@@ -216,7 +210,6 @@ TORCHVISION: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
                 },
             ),
         },
-        (3, 16, 64, 64): {"s3d": ("video.s3d", {})},
     }.items()
     for name, (place, settings) in models.items()
 }  # fmt: skip
