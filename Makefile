@@ -53,7 +53,7 @@ help:
 	@echo "make test-zoo     small networks of transformers and timm against torch; writes docs/zoo.md"
 	@echo "make test-backend  ONNX's whole backend suite; writes docs/onnx-backend-suite.md"
 	@echo "make test-public SOURCES=folder  public programs, from your checkouts; writes docs/programs.md"
-	@echo "make test-faults  every fault of the launcher, on one host and on two; writes docs/launcher.md"
+	@echo "make test-faults  every fault of the launcher, on one host and on two; writes docs/failures.md"
 	@echo "make lint         style and types only"
 	@echo "make bench        all benchmarks, side by side with their peers; QUICK=1 for a look"
 	@echo "make docs         the documentation as a site, in build/site"
@@ -111,7 +111,7 @@ test-tf-latest:
 		$(wildcard tests/distributed/test_tf_*.py)
 
 # All faults, on one host and on two, over both generations of Open MPI (half an hour; two hosts need
-# root). docs/launcher.md has the record.
+# root). docs/failures.md has the record.
 test-faults: $(READY)
 	POPDIST_EXHAUSTIVE=1 POPDIST_RECORD_FAULTS=$(abspath tests/distributed/faults.json) \
 		$(BIN)/python -m pytest tests/distributed/test_faults.py tests/hosts/test_faults_on_two_hosts.py

@@ -5,7 +5,7 @@ REMEDIES = {
         "An option is misspelt or ambiguous, or its value is not accepted.",
         (
             "The message shows the accepted values and the most similar name; see "
-            "[options](launcher.md#options)."
+            "[options](poprun-options.md#options)."
         ),
     ),
     "PD101": (

@@ -50,7 +50,7 @@ REMEDIES = {
         ),
         (
             "An earlier file is never changed. Resume with the same number of replicas "
-            "([checkpoints](torch.md#checkpoints))."
+            "([checkpoints](checkpoints.md#pytorch))."
         ),
     ),
     "PD308": (
@@ -140,7 +140,7 @@ REMEDIES = {
         ),
         (
             "Make these calls on all instances, after as many updates: instance 0 alone writes "
-            "and reads files ([checkpoints](torch.md#checkpoints)). This is also true for "
+            "and reads files ([checkpoints](checkpoints.md#pytorch)). This is also true for "
             "`trainer.save_checkpoint()`. Give all processes as many batches."
         ),
     ),
@@ -284,7 +284,7 @@ REMEDIES = {
         (
             "Let `poptorch.DataLoader` divide the data with `drop_last=True`. If one instance "
             "saved, also shuffle with `partition=DataPartition.Interleaved`. Or resume in the old "
-            "layout ([checkpoints](torch.md#checkpoints))."
+            "layout ([checkpoints](checkpoints.md#pytorch))."
         ),
     ),
     "PD325": (

@@ -1,4 +1,4 @@
-"""What MkDocs does beyond its configuration: programs of ``examples/`` become pages.
+"""What MkDocs does beyond its configuration: pages of programs, and the order of search results.
 
 The pages link to ``../examples/NAME.py``, which works in the checkout. In the site the same link
 leads to a page that shows the program.
@@ -19,6 +19,16 @@ if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[2]
+BOOSTS = {
+    "install": 4,
+    "checkpoints": 4,
+    "quickstart": 2,
+    # Long lists of names and files, in which nearly every word occurs.
+    "compatibility": 0.5,
+    "programs": 0.2,
+    "public-tests": 0.2,
+}
+"""Pages that the search shows before or after others."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -39,7 +49,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
-    """Lets links to programs lead to their pages, and links out of ``docs/`` to nothing.
+    """Lets links to programs lead to their pages, and sets the page's place in search results.
 
     Args:
         markdown: The page's text.
@@ -48,7 +58,9 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     Returns:
         The text with links of the site.
     """
-    del page
+    boost = BOOSTS.get(page.file.name)
+    if boost is not None:
+        page.meta["search"] = {"boost": boost}
     return re.sub(r"\]\(\.\./examples/(\w+)\.py\)", r"](examples/\1.md)", markdown)
 
 

@@ -3,7 +3,7 @@
 `test_faults` runs each row on one host, and `tests.hosts.test_faults_on_two_hosts` on two. After
 each row nothing of the job may run, and no file, folder or shared memory of it may be left.
 ``POPDIST_RECORD_FAULTS=tests/distributed/faults.json`` writes what was seen there, from which
-``docs/generate.py`` makes the table of the launcher's page.
+``docs/generate.py`` makes the table of the page about how a job ends.
 """
 
 import json

@@ -4,7 +4,7 @@ Each line is drawn by the grammar of `tests.popdist.poprun.test_fuzz` from its n
 poprun's own `main` in a process of its own: refused, answered, or started as a job of up to four
 instances on this machine, whose program ends with a drawn exit code. Lines that would go to other
 hosts, or start very many instances, are planned only. ``--record`` writes the counts to `RECORD`,
-from which ``docs/generate.py`` makes a sentence of the launcher's page.
+from which ``docs/generate.py`` makes a sentence of the page about how a job ends.
 """
 
 import argparse

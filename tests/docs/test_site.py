@@ -79,18 +79,29 @@ def test_every_public_name_is_described(site, package):
     ],
 )
 def test_the_search_of_pages_opened_as_files_finds_errors(site, tmp_path, words, page):
+    found = search(site, tmp_path, words)
+    assert any(page in one for one in found), found
+
+
+@pytest.mark.skipif(BROWSER is None, reason=f"NO BROWSER: none of {', '.join(BROWSERS)} is on PATH")
+@pytest.mark.parametrize(
+    ("word", "page"),
+    [("checkpoint", "checkpoints"), ("install", "install"), ("sbatch", "slurm")],
+)
+def test_the_search_shows_the_page_about_a_subject_first(site, tmp_path, word, page):
+    assert Path(search(site, tmp_path, word)[0].partition("#")[0]).stem == page
+
+
+def search(site, folder, words):
+    """The addresses that the search of the site shows, in its order."""
     address = f"{Path(site / 'index.html').as_uri()}?q={words.replace(' ', '%20')}"
-    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}"]
+    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}"]
     _, output = run_command(
         [BROWSER, *options, "--virtual-time-budget=10000", "--dump-dom", address]
     )
-    found = re.findall(
-        r'class="md-search-result__link"[^>]*href="([^"?]+)[^"]*?(#[\w-]+)?"', output
-    )
-    found += re.findall(
-        r'href="([^"?]+)[^"]*?(#[\w-]+)?"[^>]*class="md-search-result__link"', output
-    )
-    assert any(page in unescape(path + place) for path, place in found), found
+    links = re.findall(r'<a [^>]*class="md-search-result__link"[^>]*>', output)
+    found = [re.search(r'href="([^"?]+)[^"#]*(#[\w-]+)?"', link) for link in links]
+    return [unescape(one[1] + (one[2] or "")) for one in found if one]
 
 
 @pytest.mark.skipif(BROWSER is None, reason=f"NO BROWSER: none of {', '.join(BROWSERS)} is on PATH")

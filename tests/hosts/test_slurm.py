@@ -1,6 +1,7 @@
 """Jobs in allocations of a real Slurm over two hosts."""
 
 import os
+import re
 import sys
 import time
 import uuid
@@ -60,6 +61,23 @@ def test_horovod_sums_in_a_batch_script(slurm):
     file.write_text(code)
     words = " ".join(f"'{word}'" for word in [*LAUNCHER, NETWORK, sys.executable, str(file)])
     assert slurm.submit(["-N2", "--ntasks=2"], words) == ("COMPLETED", "3.0\n3.0\n")
+
+
+def test_the_batch_file_of_the_page_runs(slurm, tmp_path, monkeypatch):
+    page = (ROOT / "docs" / "slurm.md").read_text()
+    (script,) = re.findall(r"```text title.*?\n(.*?)```", page, re.DOTALL)
+    activate = "source ~/training/bin/activate\n"
+    assert activate in script
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(WHERE)
+    ours = f"PATH={Path(sys.executable).parent}:$PATH\n"
+    state, output = slurm.submit([], script.replace(activate, ours))
+    assert state == "COMPLETED", output
+    assert sorted(line.split()[:3] for line in output.splitlines()) == [
+        ["0", "4", "popslurm1"], ["1", "4", "popslurm1"],
+        ["2", "4", "popslurm2"], ["3", "4", "popslurm2"],
+    ]  # fmt: skip
+    assert len(list((tmp_path / "runs" / "latest").glob("instance.*.out"))) == 4
 
 
 def test_a_job_on_one_host_stays_there(slurm):
