@@ -15,7 +15,19 @@ from popdist.poprun.plan.job import make_job
 from tests.distributed.jobs import ROOT
 
 BESIDE_PYTHON = Path(sys.executable).parent
-ELSEWHERE = {"cd", "eval", "export", "git", "kubectl", "salloc", "sbatch", "srun", "ssh"}
+ELSEWHERE = {
+    "cd",
+    "conda",
+    "docker",
+    "eval",
+    "export",
+    "git",
+    "kubectl",
+    "salloc",
+    "sbatch",
+    "srun",
+    "ssh",
+}
 ELSEWHERE |= {"source", "unset"}
 HELP = {"mpirun": ["--help", "all"], "horovodrun": ["--help"], "torchrun": ["--help"]}
 ENVIRON = {"PATH": f"{BESIDE_PYTHON}:/usr/bin:/bin", "HF_TOKEN": "x", "B": "y"}
