@@ -45,7 +45,9 @@ _LIMITS = frozenset(
 )
 """Peers that do less: they are what a value can come near to."""
 
-_OF_LIMITS = ("alone", "without an", "without the", "exchange nothing", "products")
+_OF_LIMITS = (
+    "alone", "without an", "without the", "exchange nothing", "exchange beside", "products",
+)  # fmt: skip
 """Words in the names of other peers that do less."""
 
 _SHORT = {
@@ -56,8 +58,9 @@ _SHORT = {
 _BACKGROUND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.9, "pad": 0.8}
 _LEGEND = (
     "Minimum of each. Green: popdist is best. Orange: a peer is better.\n"
-    "Blue: no peer does this work. Light grey: a limit, which does less work. Red line: the aim."
+    "Blue: no peer does this work. Light grey: a limit, which does less work."
 )
+_LEGEND_OF_AIMS = f"{_LEGEND} Red line: the aim."
 _HEADLINES = (
     ("launcher", "poprun 2 x true", "Start two processes"),
     ("exchange", "popdist, 64 MiB, reused", "Sum 64 MiB over two processes"),
@@ -90,9 +93,6 @@ _TITLE = 95
 
 _LETTER = 0.0072
 """Width of a letter of a label, as a share of a panel as wide as a figure."""
-
-_CURVES = 7.0
-"""Height of the panel of growth, in bars."""
 
 _MOST_ROWS = 60
 _WIDE = 60
@@ -265,28 +265,27 @@ def _bars(name: str, measured: list[Group]) -> Any:
         _panel(axes, unit, panel)
     about = next((f": {one.what}" for one in SUITE if one.name == name), "")
     figure.suptitle(fill(name + about, _TITLE), fontsize=11, fontweight="bold")
-    figure.supxlabel(_LEGEND, fontsize=8)
+    figure.supxlabel(_LEGEND_OF_AIMS, fontsize=8)
     return figure
 
 
 def _headlines(rows: list[RowDocument]) -> list[tuple[str, Group]]:
-    """The values of the picture at the top of the page, each with its title."""
+    """The values of the picture at the top of the page, each with its title, without aims."""
     found = []
     for benchmark, name, title in _HEADLINES:
         mine = [row for row in rows if row["benchmark"] == benchmark and row["name"] == name]
-        found += [(title, group) for group in groups(mine) if group.peers]
+        found += [(title, group._replace(bounds={})) for group in groups(mine) if group.peers]
     return found
 
 
 def _overview(headlines: list[tuple[str, Group]], document: Document) -> Any:
-    """One panel for each headline, and the growth from one rank to eight."""
+    """One panel for each headline."""
     from matplotlib.figure import Figure
 
     pairs = [headlines[place : place + 2] for place in range(0, len(headlines), 2)]
     heights = [max(len(group.peers) + 2.0 for _, group in pair) for pair in pairs]
-    curves = [_CURVES] if growth.is_measured(document) else []
-    figure = Figure(figsize=(12, 0.28 * sum(heights + curves) + 1.2), layout="constrained")
-    grid = figure.add_gridspec(len(pairs) + len(curves), 2, height_ratios=heights + curves)
+    figure = Figure(figsize=(12, 0.28 * sum(heights) + 1.2), layout="constrained")
+    grid = figure.add_gridspec(len(pairs), 2, height_ratios=heights)
     for row, (pair, height) in enumerate(zip(pairs, heights, strict=True)):
         for column, (title, group) in enumerate(pair):
             axes = figure.add_subplot(grid[row, column])
@@ -295,11 +294,6 @@ def _overview(headlines: list[tuple[str, Group]], document: Document) -> Any:
             axes.set_ylim(height - 0.6, -0.6)
             axes.set_xticks([])
             axes.spines["bottom"].set_visible(False)
-    if curves:
-        axes = figure.add_subplot(grid[len(pairs), :])
-        title = "Growth from 1 to 8 instances on one host: measured (dots) and modelled (lines)"
-        axes.set_title(title, fontsize=10, fontweight="bold", loc="left")
-        growth.draw_measured(axes, document)
     cpu, cores = document["machine"]["cpu"], document["machine"]["cores"]
     title = f"popdist and its peers, measured in one run on {cores} cores ({cpu})"
     figure.suptitle(fill(title, _TITLE), fontsize=12, fontweight="bold")

@@ -214,6 +214,7 @@ def test_a_chart_shows_a_value_its_peers_and_what_an_aim_asks_in_the_same_unit(m
         ("import torch, popdist_torch", {"import torch": 9.0}, False, charts._NO_RIVAL),
         ("step", {"matrix products alone": 5.0}, False, charts._NO_RIVAL),
         ("step", {"the same step without an exchange": 5.0}, False, charts._NO_RIVAL),
+        ("step", {"an exchange beside DDP": 5.0, "DDP": 12.0}, False, charts._BEST),
         ("update", {"torch, fused": 11.0, "without blocks": 9.0}, False, charts._NOT_BEST),
         ("plain torch: step, 2 ranks that exchange nothing", {"1 rank": 9.0}, False, charts._LIMIT),
     ],
@@ -231,3 +232,12 @@ def test_the_picture_at_the_top_shows_the_headlines_that_a_run_has(tmp_path):
     drawn = charts.draw(made, tmp_path)
     assert [path.name for path in drawn] == ["overview.png", "launcher.png"]
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in drawn)
+
+
+def test_the_picture_at_the_top_has_no_aims():
+    _, kept = record.newest()
+    headlines = charts._headlines(kept["rows"])
+    assert len(headlines) == len(charts._HEADLINES)
+    assert all(group.peers and not group.bounds for _, group in headlines)
+    launches = [row for row in kept["rows"] if row["benchmark"] == "launcher"]
+    assert any(group.bounds for group in charts.groups(launches))
