@@ -62,6 +62,46 @@ def phases_table() -> str:
     return "\n".join([*head, *lines, f"| all | {total} |"])
 
 
+def ddp_gains() -> str:
+    """Steps of programs for torch's DDP, accelerate and Lightning, with popdist and without."""
+    ours = ("DDP with popdist's hook", "popdist loop", "popdist under Lightning")
+    return _gains("torch", ours, ("DDP", "accelerate", "Lightning DDP"))
+
+
+def keras_gains() -> str:
+    """Steps of Keras on two ranks, with popdist and without."""
+    return _gains("tensorflow", ("Keras step",), ("Horovod optimizer", "MultiWorkerMirrored"))
+
+
+def _gains(benchmark: str, ours: tuple[str, ...], peers: tuple[str, ...]) -> str:
+    """The steps on two ranks of a benchmark, each beside a peer's."""
+    found = newest()
+    rows = [
+        row
+        for row in (found[1]["rows"] if found else [])
+        if row["benchmark"] == benchmark
+        and row["name"].startswith(ours)
+        and row["name"].endswith("2 ranks")
+        and row["unit"] == "ms"
+        and row["peer"] in peers
+    ]
+    if not rows:
+        return NOTHING
+    lines = [
+        f"| {_subject(row['name'])} | {_number(row['value'], 'ms')} | {row['peer']} "
+        f"| {_number(row['peer_value'], 'ms')} "
+        f"| {round(100 * (row['value'] / row['peer_value'] - 1)):+d} % |"
+        for row in rows
+    ]
+    head = ["| popdist | A step | Peer | A step | Change |", "|---|---|---|---|---|"]
+    return "\n".join([*head, *dict.fromkeys(lines)])
+
+
+def _subject(name: str) -> str:
+    """The name of a row without what all rows of the table have."""
+    return name.removesuffix(", 2 ranks").removesuffix(": step")
+
+
 def pictures() -> str:
     """The charts of the record, but for the overview at the top of the page."""
     found = newest()

@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from api_parts import PARTS as API_PARTS  # beside this script
-from benchmark_tables import aims_table, phases_table, pictures  # beside this script
+from benchmark_tables import (  # beside this script
+    aims_table,
+    ddp_gains,
+    keras_gains,
+    phases_table,
+    pictures,
+)
 from build_tables import PARTS as BUILD_PARTS  # beside this script
 from check_tables import PARTS as CHECK_PARTS  # beside this script
 from error_texts import texts  # beside this script
@@ -136,6 +142,8 @@ PARTS = {
     "optimizer-scalars": scalars_table,
     "benchmark-aims": aims_table,
     "benchmark-pictures": pictures,
+    "ddp-gains": ddp_gains,
+    "keras-gains": keras_gains,
     "launch-phases": phases_table,
     "fault-matrix": fault_matrix,
     "fuzzed-lines": fuzzed_lines,
