@@ -20,7 +20,7 @@ class IPUConfig(Category):
 
     Attributes are set by assignment, nested ones through their categories, as in
     ``config.matmuls.clear_pass_type = True``. Attributes that concern an IPU alone are stored
-    without effect on a host; `docs/tensorflow.md` lists the attributes that have an effect.
+    without effect on a host; `docs/compatibility.md` says which have an effect.
     """
 
     def __init__(self) -> None:
