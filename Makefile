@@ -107,7 +107,7 @@ test-latest:
 
 test-tf-latest:
 	$(MAKE) .venv-latest/.ready SET=constraints/latest.txt VENV=.venv-latest
-	PATH=$(abspath .venv-latest/bin):$$PATH .venv-latest/bin/python -m pytest tests/popdist_tf \
+	PATH=$(abspath .venv-latest/bin):$$PATH .venv-latest/bin/python -m pytest tests/popdist_tf tests/popdist/sdk \
 		$(wildcard tests/distributed/test_tf_*.py)
 
 # All faults, on one host and on two, over both generations of Open MPI (half an hour; two hosts need
