@@ -138,7 +138,9 @@ def is_connected() -> bool:
     torch_distributed = loaded("torch.distributed")
     eager = loaded("tensorflow.python.eager.context")
     return (
-        backend.started() is not None
+        # Horovod has ended before this process states what it has trained.
+        backend.isBackendInitialized()
+        or backend.started() is not None
         # Lightning imports it to ask who has started the process.
         or ("mpi4py.MPI" in sys.modules and not _LIGHTNING & sys.modules.keys())
         or bool(

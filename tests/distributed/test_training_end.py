@@ -168,6 +168,13 @@ def test_a_program_that_trains_alone_before_it_is_connected_is_not_named():
     assert "PD025" not in output
 
 
+def test_a_network_that_torch_trains_alone_and_onnx_on_all_instances_is_not_named():
+    program = TORCH.format(step="optimizer.step()") + ONNX.format(end="")
+    code, output = run(program)
+    assert code == 0, output
+    assert "PD025" not in output
+
+
 def test_torch_distributed_exchanges_too():
     program = """
     import torch, torch.distributed as dist
