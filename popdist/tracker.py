@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from popdist import backend
 from popdist.errors import ArgumentError, BackendError
 from popdist.program_status import waiting
-from popdist.whole_files import write_whole
+from popdist.whole_files import target, write_whole
 
 if TYPE_CHECKING:
     import os
@@ -162,9 +162,9 @@ class _Csv:
     """A row for each step; a new metric becomes a column, empty in the rows before."""
 
     def __init__(self, folder: Path) -> None:
-        self._path = folder / "metrics.csv"
+        self._path = Path(target(str(folder / "metrics.csv")))
         self._columns: list[str] = []
-        if self._path.exists():
+        if self._path.exists() and not self._path.is_symlink():  # a link of another user's
             with self._path.open(newline="", encoding="utf-8") as file:
                 self._columns = next(csv.reader(file), [])
 

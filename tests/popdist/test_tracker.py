@@ -1,6 +1,7 @@
 """Metrics for trackers in a job of one instance, and what is refused."""
 
 import csv
+import os
 
 import pytest
 
@@ -42,6 +43,18 @@ def test_a_file_of_the_users_own_columns_keeps_them(tmp_path):
     kept, added = rows(tmp_path)
     assert kept == {"epoch": "1", "note": "mine", "step": "", "loss": ""}
     assert (added["epoch"], added["loss"]) == ("", "1.0")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a link to another user")
+def test_a_link_that_another_user_has_planted_is_replaced(tmp_path):
+    other, planted = tmp_path / "other.csv", tmp_path / "runs" / "metrics.csv"
+    other.write_text("mine\n")
+    planted.parent.mkdir()
+    planted.symlink_to(other)
+    os.chown(planted, 12345, 12345, follow_symlinks=False)
+    popdist.track(planted.parent).log({"loss": 1.0})
+    assert other.read_text() == "mine\n"
+    assert [row["loss"] for row in rows(planted.parent)] == ["1.0"]
 
 
 def test_an_unknown_writer_is_refused_before_a_file_is_made(tmp_path):
