@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 BOOSTS = {
-    "install": 4,
     "checkpoints": 4,
     "quickstart": 2,
     # Long lists of names and files, in which nearly every word occurs.

@@ -75,6 +75,8 @@ def test_every_public_name_is_described(site, package):
     ("words", "page"),
     [
         ("Couldn't find a loss in graph", "troubleshooting.html#pd303"),
+        ("pd303", "troubleshooting.html#pd303"),
+        ("scatterreduce", "onnx-operators.html"),
         ("not enough slots available", "troubleshooting.html#there-are-not-enough-slots"),
     ],
 )
