@@ -208,6 +208,7 @@ def _launch(job: Job, line: CommandLine) -> int:
 
 
 def _start(job: Job, line: CommandLine, mpirun: Mpirun, ready: Ready, log: Log) -> int:
+    from popdist.poprun.machines.find_mpirun import chooses_transports
     from popdist.poprun.machines.hosts import has_shared_memory
     from popdist.poprun.plan.mpirun import build_command
     from popdist.poprun.plan.rendezvous import rendezvous
@@ -216,6 +217,11 @@ def _start(job: Job, line: CommandLine, mpirun: Mpirun, ready: Ready, log: Log) 
         from popdist.poprun.output.topology_table import topology_table
 
         show(topology_table(ready.shown(job), job.num_ilds))
+
+    has_tcp = job.mpi_tcp
+    if has_tcp is None:
+        no_room = not has_shared_memory(job.num_instances)
+        has_tcp = no_room or chooses_transports(mpirun, os.environ)
 
     def build(job: Job, instances: tuple[Instance, ...], run: Run) -> Command:
         return build_command(
@@ -226,9 +232,7 @@ def _start(job: Job, line: CommandLine, mpirun: Mpirun, ready: Ready, log: Log) 
             run=run,
             meeting=rendezvous(job, instances, os.environ),
             as_root=os.geteuid() == 0,
-            has_tcp=not has_shared_memory(job.num_instances)
-            if job.mpi_tcp is None
-            else job.mpi_tcp,
+            has_tcp=has_tcp,
         )
 
     if job.dry_run:

