@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Writer(Protocol):
-    """What takes the means; a run of Weights & Biases is one."""
+    """A destination of means, in the form of a run of Weights & Biases."""
 
     def log(self, values: dict[str, Any], /, *, step: int) -> object:
         """Takes the means of one step."""

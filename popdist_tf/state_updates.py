@@ -25,7 +25,7 @@ _ASSIGNMENTS = {
     "AssignVariableOp",
 }
 _RUNNING = {"Exit", "QueueEnqueueV2", "StatelessWhile", "While"}
-"""What a compiled computation runs whether or not it is among its results: loops and outfeeds."""
+"""Operations that a compiled computation runs even if it does not return them: loops, outfeeds."""
 _PASSING_ON = {"Enter", "Identity", "Switch", "RefEnter", "RefIdentity", "RefSwitch"}
 
 

@@ -219,7 +219,7 @@ def _start(job: Job, line: CommandLine, mpirun: Mpirun, ready: Ready, log: Log) 
         show(topology_table(ready.shown(job), job.num_ilds))
 
     has_tcp = job.mpi_tcp
-    if has_tcp is None:
+    if has_tcp is None and job.is_local:
         no_room = not has_shared_memory(job.num_instances)
         has_tcp = no_room or chooses_transports(mpirun, os.environ)
 
@@ -232,7 +232,7 @@ def _start(job: Job, line: CommandLine, mpirun: Mpirun, ready: Ready, log: Log) 
             run=run,
             meeting=rendezvous(job, instances, os.environ),
             as_root=os.geteuid() == 0,
-            has_tcp=has_tcp,
+            has_tcp=bool(has_tcp),
         )
 
     if job.dry_run:

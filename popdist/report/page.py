@@ -264,7 +264,7 @@ def _work(
 
 
 def _rounds(run: Run, totals: dict[int, figures.Work]) -> str:
-    """What a round is, and how many there are in a step."""
+    """Explains a round, and counts rounds beside steps."""
     index = min(totals)
     rounds = sum(int(line["count"]) for line in run.exchanges[index])
     steps = sum(int(line["count"]) for line in run.steps.get(index, []))

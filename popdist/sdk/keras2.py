@@ -76,7 +76,7 @@ def _seed_keras_too() -> None:
 
 
 def _keep_half_parameters() -> None:
-    """Gives batch normalization of Keras 2 the parameters that the SDK's had, in its own dtype."""
+    """Keeps parameters of batch normalization in half precision in that dtype, as the SDK did."""
     with suppress(ImportError):  # Keras 3 has no such class
         home: Any = import_module("keras.src.layers.normalization.batch_normalization")
         kind = getattr(home, "BatchNormalizationBase", None)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Call(NamedTuple):
-    """One call of an operator.
+    """A call of an operator.
 
     Attributes:
         inputs: Its tensors.

@@ -36,7 +36,7 @@ class FixedSizeStrategy(Enum):
 
 
 class OverSizeStrategy(Enum):
-    """What happens to graphs that do not fit.
+    """The treatment of graphs that do not fit.
 
     Attributes:
         Error: An error.

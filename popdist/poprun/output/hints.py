@@ -1,4 +1,4 @@
-"""What to do about an import that failed in a program, from the last lines that it wrote."""
+"""Hints for imports that failed in a program, from the last lines of its standard error."""
 
 from __future__ import annotations
 
