@@ -146,7 +146,7 @@ def own_group():
         control_group.check()
     except OSError as error:
         pytest.skip(f"NO CONTROL GROUPS: {error}")
-    return Path(control_group._own_group())
+    return Path(control_group.Group.top())
 
 
 @pytest.fixture(scope="session", params=sorted(OPEN_MPI))

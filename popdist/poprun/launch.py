@@ -45,11 +45,11 @@ def rehearse(job: Job, build: Callable[[Run], Command]) -> Command:
     """
     signals = _signals(job)
     _kept_files(job)
+    has_groups = _check_this_machine(job)
     if job.display.log_dir:
         from popdist.poprun.output.run_folder import check_folder
 
         check_folder("--log-dir", job.display.log_dir)
-    _check_this_machine(job)
     new_folder(is_local=job.is_local, has_one_guard=job.has_one_guard).remove()
     command = build(
         Run(
@@ -58,32 +58,38 @@ def rehearse(job: Job, build: Callable[[Run], Command]) -> Command:
             fronts="<folder>" if job.has_one_guard else None,
             keyboard="<folder>/stdin",
             signals=signals,
+            has_groups=has_groups,
         )
     )
     _as_started(command, "/folder/contexts", os.sysconf("SC_ARG_MAX"))
     return command
 
 
-def _check_this_machine(job: Job) -> None:
+def _check_this_machine(job: Job) -> bool:
+    """Checks what the job needs here; returns whether its instances get control groups."""
     if job.is_local:
         check_open_files(job.num_instances, has_one_guard=job.has_one_guard)
-    if job.limits.control_groups:
-        _check_groups(job)
+    return job.limits.control_groups is not False and _check_groups(job)
 
 
-def _check_groups(job: Job) -> None:
-    from popdist.poprun.protocol.control_group import check
-
+def _check_groups(job: Job) -> bool:
+    is_wanted = job.limits.control_groups
     if job.limits.allow_daemons or not job.is_local:
+        if not is_wanted:
+            return False
         raise UsageError(
             "PD101",
             "--control-groups is for jobs on one machine whose daemons end with them",
             value="--allow-daemons yes" if job.limits.allow_daemons else "several hosts",
             hint="leave out --control-groups",
         )
+    from popdist.poprun.protocol.control_group import check
+
     try:
         check()
     except OSError as error:
+        if not is_wanted:
+            return False
         raise LaunchError(
             "PD126",
             f"no control group can be made for the job: {error.strerror or error}",
@@ -91,6 +97,7 @@ def _check_groups(job: Job) -> None:
             accepted="control groups of version 2 in which poprun may make others (Linux 5.14)",
             hint="systemd-run --user --scope -p Delegate=yes poprun ..., or no --control-groups",
         ) from None
+    return True
 
 
 def _as_started(command: Command, contexts: str, room: int) -> tuple[Command, str]:
@@ -130,7 +137,7 @@ class Launch:
         self._build = build
         self._log = log
         self._signals = _signals(job)
-        _check_this_machine(job)
+        self._has_groups = _check_this_machine(job)
         self._deadline = monotonic() + job.limits.timeout if job.limits.timeout else None
         self._files = _kept_files(job)
         self._logs = _run_folder(job)
@@ -159,7 +166,7 @@ class Launch:
                     folder.remove()
                     if self._supervisor is not None:
                         self._supervisor.release()
-                    if self._job.limits.control_groups:  # a guard that was killed leaves them
+                    if self._has_groups:  # a guard that was killed leaves them
                         from popdist.poprun.protocol.control_group import end_job
 
                         end_job(os.path.basename(folder.path), _LAST_WORD_SECONDS)
@@ -188,6 +195,7 @@ class Launch:
             colored=wants_color(job.display.color, os.environ, 1),
             restart=restart,
             signals=self._signals,
+            has_groups=self._has_groups,
         )
         command = self._build(job, self._instances, run)
         self._mpirun = command.head[0]

@@ -44,6 +44,8 @@ if os.fork() == 0:  # a daemon, as in books
         os.execv(SLEEP[0], SLEEP)
     os._exit(0)
 os.wait()
+if "/poprun-" in open("/proc/self/cgroup").read():  # no other way finds one without a variable
+    subprocess.Popen(SLEEP, start_new_session=True, env={}, **nothing)
 print("ready", flush=True)
 if len(sys.argv) > 2:
     time.sleep(0.5)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 import uuid
+from pathlib import Path
 
 import pytest
 
@@ -30,9 +31,13 @@ def job(mpirun, tmp_path):
 
 @pytest.fixture
 def groups(own_group):
-    """A function for the names of the control groups of jobs."""
-    before = set(own_group.iterdir())
-    return lambda: [path for path in {*own_group.iterdir()} - before if has_our_form(path.name)]
+    """A function that finds the groups of jobs in what their processes say."""
+
+    def find(told):
+        names = {Path(line).parent.name for line in told.splitlines() if line.startswith("0::")}
+        return [own_group / name for name in names if has_our_form(name)]
+
+    return find
 
 
 def test_an_interrupt_during_the_start(job):
@@ -50,7 +55,7 @@ def test_a_reader_that_goes_away_ends_the_job(job):
     assert running.end()[0] == 128 + signal.SIGPIPE
 
 
-def test_what_an_instance_detached_ends_with_it_and_not_with_the_job(mpirun):
+def test_what_an_instance_detached_ends_with_it_and_not_with_the_job(mpirun, tmp_path):
     code = (
         "import os, subprocess, sys, time\n"
         "words, index = sys.argv[1:], int(os.environ['POPDIST_INSTANCE_INDEX'])\n"
@@ -61,14 +66,19 @@ def test_what_an_instance_detached_ends_with_it_and_not_with_the_job(mpirun):
         "    return sum(line.endswith(f'time.sleep(300) {words[0]}-{which}') for line in listed)\n"
         "assert alive(index)\n"
         "until = time.monotonic() + 20\n"
-        "while index and alive(0):\n"
-        "    assert time.monotonic() < until\n"
-        "    time.sleep(0.1)\n"
-        "if index: print('only mine:', alive(0), alive(1))"
+        "def wait(condition):\n"
+        "    while not condition():\n"
+        "        assert time.monotonic() < until\n"
+        "        time.sleep(0.1)\n"
+        "if index:\n"
+        "    wait(lambda: alive(0))\n"
+        "    open(words[1], 'w').close()\n"
+        "    wait(lambda: not alive(0))\n"
+        "    print('only mine:', alive(0), alive(1))\n"
+        "wait(lambda: os.path.exists(words[1]))"
     )
-    status, output = run_command(
-        [*LAUNCHER, f"--mpirun={mpirun}", "-np", "2", sys.executable, "-c", code, uuid.uuid4().hex]
-    )
+    program = [sys.executable, "-c", code, uuid.uuid4().hex, str(tmp_path / "seen")]
+    status, output = run_command([*LAUNCHER, f"--mpirun={mpirun}", "-np", "2", *program])
     assert (status, output) == (0, "only mine: 0 1\n"), output
 
 
@@ -76,9 +86,14 @@ def test_a_daemon_without_its_environment_ends_with_the_last_program(mpirun):
     mark = f"300.{uuid.uuid4().int}"
     daemon = f"env -i setsid sh -c 'sleep {mark} </dev/null >/dev/null 2>&1 &'"
     code = f"[ $RANK = 1 ] || {{ {daemon}; exit 0; }}; sleep 1"
-    status, output = run_command([*LAUNCHER, f"--mpirun={mpirun}", "-np", "2", "sh", "-c", code])
+    job = [*LAUNCHER, f"--mpirun={mpirun}", "--control-groups=no", "-np", "2", "sh", "-c", code]
+    status, output = run_command(job)
     assert status == 0, output
     assert run_command(["pgrep", "-fx", f"sleep {mark}"]) == (1, "")
+
+
+def told_by(processes):
+    return "".join(Path(f"/proc/{pid}/cgroup").read_text() for pid in processes)
 
 
 DAEMON = "env -i setsid sh -c 'sleep {mark} </dev/null >/dev/null 2>&1 &'"
@@ -87,10 +102,14 @@ DAEMON = "env -i setsid sh -c 'sleep {mark} </dev/null >/dev/null 2>&1 &'"
 def test_a_daemon_without_its_environment_ends_with_its_program_in_a_group(mpirun, groups):
     mark = f"300.{uuid.uuid4().int}"
     daemon = DAEMON.format(mark=mark)
-    code = f"[ $RANK = 1 ] || {{ {daemon}; exit 0; }}; sleep 3; pgrep -fx 'sleep {mark}'"
-    job = [*LAUNCHER, f"--mpirun={mpirun}", "--control-groups=yes", "-np", "2", "sh", "-c", code]
-    status, output = run_command(job)
-    assert (status, groups()) == (1, []), output  # pgrep's, as it finds none
+    code = (
+        f"cat /proc/self/cgroup; [ $RANK = 1 ] || {{ {daemon}; exit 0; }}; sleep 3; "
+        f"pgrep -fx 'sleep {mark}'"
+    )
+    status, output = run_command([*LAUNCHER, f"--mpirun={mpirun}", "-np", "2", "sh", "-c", code])
+    assert status == 1, output  # pgrep's, as it finds none
+    (group,) = groups(output)
+    assert not group.exists()
     assert "instance 1 on localhost" in output
 
 
@@ -99,16 +118,16 @@ def test_a_daemon_without_its_environment_ends_with_a_killed_job_in_a_group(
 ):
     mark = f"300.{uuid.uuid4().int}"
     program = f"import subprocess\nsubprocess.run({DAEMON.format(mark=mark)!r}, shell=True)\n"
-    options = [f"--mpirun={mpirun}", "--control-groups=yes"]
-    running = Job(options, tmp_path, program=program + STUBBORN)
+    running = Job([f"--mpirun={mpirun}"], tmp_path, program=program + STUBBORN)
     try:
         running.until_ready()
         guard = running.guard
-        assert len(groups()) == 1
+        (group,) = groups(told_by(running.alive()))
+        assert group.exists()
         os.kill(running.process.pid, signal.SIGKILL)
         os.kill(guard, signal.SIGKILL)
         until = time.monotonic() + 10
-        while groups():
+        while group.exists():
             assert time.monotonic() < until
             time.sleep(0.1)
         assert run_command(["pgrep", "-fx", f"sleep {mark}"]) == (1, "")
@@ -117,12 +136,13 @@ def test_a_daemon_without_its_environment_ends_with_a_killed_job_in_a_group(
 
 
 def test_an_end_with_a_killed_guard_leaves_no_group(mpirun, tmp_path, groups):
-    running = Job([f"--mpirun={mpirun}", "--control-groups=yes"], tmp_path, program=DETACHING)
+    running = Job([f"--mpirun={mpirun}"], tmp_path, program=DETACHING)
     try:
         running.until_ready()
+        (group,) = groups(told_by(running.alive()))
         os.kill(running.guard, signal.SIGKILL)
         assert running.end()[0] == 137
-        assert groups() == []
+        assert not group.exists()
     finally:
         running.clean_up()
 
@@ -136,12 +156,29 @@ def test_groups_are_refused_where_they_cannot_help(option):
 
 
 @pytest.mark.usefixtures("groups")
-def test_groups_that_cannot_be_made_are_an_error():
-    words = [*LAUNCHER, "--control-groups=yes", "-np", "2", "true"]
+@pytest.mark.parametrize(
+    ("options", "status", "said"),
+    [
+        ([], 0, ""),
+        (["--control-groups=yes"], 2, "[PD126] no control group can be made for the job"),
+    ],
+)
+def test_groups_that_cannot_be_made_are_an_error_where_they_are_asked_for(options, status, said):
+    words = [*LAUNCHER, *options, "-np", "2", "true"]
     script = 'mount -t tmpfs -o ro tmpfs /sys/fs/cgroup && exec "$@"'
-    status, output = run_command(["unshare", "--mount", "sh", "-c", script, "sh", *words])
-    assert status == 2
-    assert "[PD126] no control group can be made for the job" in output
+    ended, output = run_command(["unshare", "--mount", "sh", "-c", script, "sh", *words])
+    assert ended == status, output
+    assert output == "" or (said and said in output)
+
+
+@pytest.mark.usefixtures("groups")
+@pytest.mark.parametrize(("options", "inside"), [([], True), (["--control-groups=no"], False)])
+def test_instances_have_groups_of_their_own_where_they_can(options, inside):
+    code = "print(open('/proc/self/cgroup').read())"
+    status, output = run_command([*LAUNCHER, *options, "-np", "2", sys.executable, "-c", code])
+    places = {line.partition("0::")[2] for line in output.splitlines() if "0::" in line}
+    assert (status, len(places)) == (0, 2 if inside else 1), output
+    assert all(("/poprun-" in place) is inside for place in places)
 
 
 def test_a_daemon_may_stay_if_the_user_says_so(mpirun, tmp_path):

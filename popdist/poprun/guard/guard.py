@@ -126,7 +126,7 @@ class Guard:
     def start(self) -> bool:
         """Starts the program; False where the kernel refuses a process, which is reported."""
         self._report = Reporter(self._channel)
-        if self._settings.get("group") == "1":
+        if how := self._settings.get("group"):
             from popdist.poprun.protocol.control_group import Group
 
             try:
@@ -134,6 +134,7 @@ class Guard:
                 self._origin.group = self._group
             except OSError as error:
                 self._origin.group = error
+            self._origin.needs_group = how == "asked"
         try:
             program = start_program(
                 self._settings,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import _signal as signal  # type: ignore[import-not-found]  # `signal` adds enums, for 5 ms
 import os
 import resource
-from time import time
+from time import monotonic, time
 
 from popdist.poprun.guard.guard import LAST_WORD_SECONDS, NOT_STARTED, Guard, passed_signals
 from popdist.poprun.guard.loop import Loop
@@ -115,6 +115,7 @@ class _HostGuard:
         self._fronts = fronts
         self._reports = reports
         self._adopts = settings.get("daemons") != "1"
+        self._has_groups = "group" in settings
         self._to_come = len(fronts.codes)
         self._guards: dict[bytes, Guard] = {}
         self._ranks: dict[Guard, int] = {}
@@ -134,7 +135,7 @@ class _HostGuard:
         """Serves fronts until no program runs and none can follow."""
         loop = self._loop
         while loop.guards or (self._to_come and not self._is_over):
-            for guard in loop.turn():
+            for guard in loop.turn(self._stay_quick()):
                 self._end(guard)
         if self._adopts:
             kill_descendants(LAST_WORD_SECONDS)
@@ -149,6 +150,15 @@ class _HostGuard:
             from popdist.poprun.guard.ending import remove_after
 
             remove_after(self._mpirun, self._fronts.folder)
+
+    def _stay_quick(self) -> float:
+        """When to do so again: while programs are to come, entering their groups stays quick."""
+        if not (self._to_come and self._has_groups):
+            return float("inf")
+        from popdist.poprun.protocol.control_group import QUICK_SECONDS, stay_quick
+
+        stay_quick()
+        return monotonic() + QUICK_SECONDS
 
     def _on_calls(self) -> bool:
         data = self._pending + os.read(self._fronts.calls, _READ_SIZE)

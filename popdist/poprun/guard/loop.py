@@ -88,9 +88,9 @@ class Loop:
             guard.kill()
         return True
 
-    def turn(self) -> list[Guard]:
-        """Waits for events, and returns the guards whose programs have ended."""
-        due = min((guard.due for guard in self.guards), default=_NEVER)
+    def turn(self, latest: float = _NEVER) -> list[Guard]:
+        """Waits for events, until ``latest`` at most; returns guards whose programs have ended."""
+        due = min((latest, *(guard.due for guard in self.guards)))
         patience = None if due == _NEVER else max(0.0, due - monotonic()) * 1000
         touched = set()
         for fd, _ in self._poll.poll(patience):

@@ -58,10 +58,12 @@ class Origin:
         environ: The environment.
         machine: What is known of this machine; None to look.
         group: The control group that the program enters, or why it cannot be made; None for none.
+        needs_group: Whether the program does not start where it cannot enter its group.
     """
 
     machine: Machine | None = None
     group: Group | OSError | None = None
+    needs_group = False
 
     def __init__(self, environ: dict[str, str]) -> None:
         self.environ = environ
@@ -72,10 +74,14 @@ class Origin:
         Raises:
             OSError: The control group cannot be entered.
         """
-        if isinstance(self.group, OSError):
-            raise self.group
-        if self.group is not None:
-            self.group.enter()
+        try:
+            if isinstance(self.group, OSError):
+                raise self.group
+            if self.group is not None:
+                self.group.enter()
+        except OSError:
+            if self.needs_group:
+                raise
 
 
 def start_program(

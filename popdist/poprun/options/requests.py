@@ -99,7 +99,7 @@ class Limits(Request):
     forward_signals: str = "USR1,USR2"
     host_timeout: float = 30.0
     allow_daemons: bool = False
-    control_groups: bool = False
+    control_groups: bool | None = None
     check_weights: bool = True
 
     @property

@@ -535,7 +535,7 @@ OPTIONS: tuple[Option, ...] = (
         "Keep each instance in a control group, so that no process outlives it; needs root or "
         "delegated groups of version 2",
         _SUPERVISION,
-        default=False,
+        shown_default="yes where they can be made",
         since="popdist",
     ),
     Option(

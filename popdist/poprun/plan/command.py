@@ -47,6 +47,7 @@ class Run(Record):
         colored: Whether tags are coloured.
         restart: How often the job was started before.
         signals: The signals that are passed on to programs.
+        has_groups: Whether instances get control groups.
     """
 
     channel: str | None
@@ -58,6 +59,7 @@ class Run(Record):
     colored: bool = False
     restart: int = 0
     signals: tuple[int, ...] = ()
+    has_groups: bool = False
 
     @property
     def name(self) -> str:
@@ -278,8 +280,8 @@ def _limit_settings(job: Job, run: Run) -> list[str]:
     if job.num_instances > 1 or job.compare_folder:
         settings.append("watch=1")
     settings.append("daemons=1" if limits.allow_daemons else f"job={run.name}")
-    if limits.control_groups:
-        settings.append("group=1")
+    if run.has_groups:
+        settings.append(f"group={'asked' if limits.control_groups else 'default'}")
     if not job.is_local:
         settings.append(f"heartbeat={limits.host_timeout:g}")
     return settings

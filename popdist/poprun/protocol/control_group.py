@@ -16,8 +16,13 @@ from time import monotonic, time
 from popdist.poprun.protocol.own_folder import has_our_form, new_name
 
 _MOUNTS = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified")
+_MEMBERS = "cgroup.procs"
 _KILL = "cgroup.kill"
 _LOOK_SECONDS = 0.005
+
+QUICK_SECONDS = 0.005
+"""How long a move between groups makes the next ones quick."""
+
 _OLD_SECONDS = 10.0  # a guard locks a new group sooner
 
 
@@ -64,6 +69,18 @@ def check() -> None:
             os.close(lock)
 
 
+def stay_quick() -> None:
+    """Makes the moves of the next milliseconds quick, by one to where the caller is.
+
+    A move waits until all processors have passed a state in which no process starts (some 10 ms),
+    unless the kernel is in it from the last move.
+    """
+    try:
+        _write(f"{Group.top()}/{_MEMBERS}", "0")
+    except OSError:  # not its own group: moves are slow, no more
+        pass
+
+
 class Group:
     """The group of one instance.
 
@@ -75,8 +92,20 @@ class Group:
         OSError: The group cannot be made.
     """
 
+    _top = ""  # one process guards all instances
+
+    @staticmethod
+    def top() -> str:
+        """The folder of the calling process's group, which it does not leave.
+
+        Raises:
+            OSError: There are no groups of version 2.
+        """
+        Group._top = Group._top or _own_group()
+        return Group._top
+
     def __init__(self, job: str, index: str) -> None:
-        self._above = f"{_own_group()}/{job}"
+        self._above = f"{self.top()}/{job}"
         self._path = f"{self._above}/{index}"
         while True:
             os.makedirs(self._above, exist_ok=True)
@@ -91,7 +120,7 @@ class Group:
 
     def enter(self) -> None:
         """Moves the calling process into the group."""
-        _write(f"{self._path}/cgroup.procs", "0")
+        _write(f"{self._path}/{_MEMBERS}", "0")
 
     def end(self, seconds: float) -> None:
         """Kills all members, and removes the group; with the last group also that of the job.
@@ -120,6 +149,13 @@ def end_job(job: str, seconds: float) -> None:
 
 
 def _end(path: str, seconds: float) -> None:
+    try:
+        os.rmdir(path)
+    except OSError:  # it is not empty
+        _kill(path, seconds)
+
+
+def _kill(path: str, seconds: float) -> None:
     try:
         _write(f"{path}/{_KILL}", "1")
         until = monotonic() + seconds

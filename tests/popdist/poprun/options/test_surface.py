@@ -73,7 +73,7 @@ SURFACE = """
 --forward-signals ; text ; USR1,USR2
 --host-timeout ; seconds ; 30.0
 --allow-daemons ; boolean ; False
---control-groups ; boolean ; False
+--control-groups ; boolean ; None
 --check-weights ; boolean ; True
 --compare-alone ; count ; None ; typed
 --print-topology ; boolean ; False
