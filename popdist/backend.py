@@ -124,8 +124,20 @@ def _place(launcher: _Launcher, environ: Mapping[str, str]) -> Launch:
 
 
 # A binding per framework; where several are installed, one that the program has imported already
-# costs nothing more, so it is preferred.
-_BINDINGS = {"torch": "horovod.torch", "tensorflow": "horovod.tensorflow"}
+# costs nothing more, so it is preferred. The last one, over MPI alone, serves where Horovod has no
+# framework that it could be built for.
+_BINDINGS = {
+    "torch": "horovod.torch",
+    "tensorflow": "horovod.tensorflow",
+    "numpy": "popdist.exchange.mpi",
+}
+
+ARRAYS = "arrays"
+"""In place of a framework: the binding that exchanges numpy arrays, PyTorch's where it is there."""
+
+_EXCHANGE = "POPDIST_EXCHANGE"
+_OF_ARRAYS = {"": ("torch", "numpy"), "horovod": ("torch",), "mpi": ("numpy",)}
+"""The bindings for arrays, in order, by the value of that variable."""
 
 
 def started(*frameworks: str) -> Any | None:
@@ -134,17 +146,34 @@ def started(*frameworks: str) -> Any | None:
     Nothing is imported: a program that has not imported a binding has not started it.
 
     Args:
-        *frameworks: ``"torch"`` or ``"tensorflow"``; none of them for any.
+        *frameworks: ``"torch"``, ``"tensorflow"`` or `ARRAYS`; none of them for any.
 
     Returns:
         The binding's module, initialised; None where there is none.
     """
-    for framework in frameworks or _BINDINGS:
+    for framework in _choices(frameworks) or _BINDINGS:
         binding = sys.modules.get(_BINDINGS[framework])
         # Without its native extension horovod.torch imports with a warning and lacks the names.
         if binding is not None and hasattr(binding, "init") and binding.is_initialized():
             return binding
     return None
+
+
+def _choices(frameworks: Iterable[str]) -> list[str]:
+    found: list[str] = []
+    for name in frameworks:
+        found += _of_arrays() if name == ARRAYS else (name,)
+    return found
+
+
+def _of_arrays() -> tuple[str, ...]:
+    wanted = os.environ.get(_EXCHANGE, "")
+    if wanted not in _OF_ARRAYS:
+        accepted = ", ".join(name for name in _OF_ARRAYS if name)
+        raise ContractError(
+            "PD006", f"{_EXCHANGE} names no exchange of arrays", value=wanted, accepted=accepted
+        )
+    return _OF_ARRAYS[wanted]
 
 
 def connect(framework: str, processes: int | None = None) -> Any | None:
@@ -154,7 +183,7 @@ def connect(framework: str, processes: int | None = None) -> Any | None:
     published functions as well (see `init`).
 
     Args:
-        framework: Whose binding, ``"torch"`` or ``"tensorflow"``.
+        framework: Whose binding, ``"torch"``, ``"tensorflow"`` or `ARRAYS`.
         processes: The number of processes that the caller has found; more than 1 has Horovod
             started also where no known launcher is seen.
 
@@ -187,7 +216,7 @@ def start(framework: str, *args: Any, **kwargs: Any) -> Any:
     of 1: MPI need not be able to start there, and then ends the process instead of raising.
 
     Args:
-        framework: Whose binding, ``"torch"`` or ``"tensorflow"``.
+        framework: Whose binding, ``"torch"``, ``"tensorflow"`` or `ARRAYS`.
         *args: Arguments of Horovod's own ``init``.
         **kwargs: Arguments of Horovod's own ``init``.
 
@@ -212,36 +241,43 @@ def binding(framework: str) -> Any:
     """A framework's Horovod, not started.
 
     Args:
-        framework: ``"torch"`` or ``"tensorflow"``.
+        framework: ``"torch"``, ``"tensorflow"`` or `ARRAYS`.
 
     Returns:
-        The module ``horovod.torch`` or ``horovod.tensorflow``.
+        The module ``horovod.torch`` or ``horovod.tensorflow``, or `popdist.exchange.mpi`.
 
     Raises:
         BackendError: It is not installed, or lacks its native extension.
     """
-    name = _BINDINGS[framework]
-    try:
-        horovod = import_module(name)
-    except ImportError as error:
-        reason = str(error)
-    else:
+    reasons = []
+    for name in (_BINDINGS[one] for one in _choices([framework])):
+        try:
+            horovod = import_module(name)
+        except (ImportError, RuntimeError) as error:  # the latter where mpi4py finds no MPI
+            reasons.append(str(error))
+            continue
         if hasattr(horovod, "init"):
             return horovod
-        reason = f"{name} lacks its native extension"
+        reasons.append(f"{name} lacks its native extension")
+    if framework == ARRAYS:
+        accepted = "Horovod 0.28.1 built for the installed torch, or mpi4py"
+        hint = "pip install mpi4py, or with PyTorch: python -m popdist.horovod_build"
+    else:
+        accepted = f"Horovod 0.28.1 built for the installed {framework}"
+        hint = "python -m popdist.horovod_build"
     raise BackendError(
         "PD010",
         f"no usable Horovod for {framework} is installed",
-        value=reason,
-        accepted=f"Horovod 0.28.1 built for the installed {framework}",
-        hint="python -m popdist.horovod_build",
+        value="; ".join(reasons),
+        accepted=accepted,
+        hint=hint,
     )
 
 
 def _begin(horovod: Any, *args: Any, **kwargs: Any) -> None:
     # Their native libraries share symbols: the second one's thread ends the process.
-    running = started()
-    if running not in (None, horovod):
+    running = started("torch", "tensorflow")
+    if running not in (None, horovod) and horovod is not sys.modules.get(_BINDINGS["numpy"]):
         raise BackendError(
             "PD013",
             "Horovod is running in this process with another framework's binding",
@@ -349,7 +385,7 @@ def init() -> None:
 
     Without a launcher, and in a job of one instance, the call has no effect. Otherwise it
     initialises the real Horovod, with the binding of a framework that is imported already, or else
-    of the first that is installed (PyTorch, then TensorFlow).
+    of the first that is installed (PyTorch, then TensorFlow); where there is none, MPI alone.
 
     Raises:
         BackendError: No usable Horovod is installed, or it sees another job than the launcher's.
@@ -472,8 +508,11 @@ def _only(group: frozenset[int]) -> Iterator[None]:
 
 def _start_any() -> Any:
     """The binding of a framework that is imported already, else of the first that is usable."""
-    installed = [name for name in _BINDINGS if find_spec(name) is not None]
-    installed.sort(key=lambda name: (_BINDINGS[name] not in sys.modules, name not in sys.modules))
+    loaded = sys.modules
+    installed = [name for name in _BINDINGS if name in loaded or find_spec(name) is not None]
+    installed.sort(
+        key=lambda one: (one == "numpy", _BINDINGS[one] not in loaded, one not in loaded)
+    )
     reasons = []
     for framework in installed:
         try:
@@ -488,8 +527,8 @@ def _start_any() -> Any:
         "PD010",
         "this job has several instances, and no usable Horovod is installed to connect them",
         value="; ".join(reasons) or "no framework that Horovod supports is installed",
-        accepted="Horovod 0.28.1 built for the installed PyTorch or TensorFlow",
-        hint="python -m popdist.horovod_build",
+        accepted="Horovod 0.28.1 built for the installed PyTorch or TensorFlow, or mpi4py",
+        hint="python -m popdist.horovod_build, or without a framework: pip install mpi4py",
     )
 
 

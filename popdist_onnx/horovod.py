@@ -1,8 +1,9 @@
 """The Horovod extension for ONNX training: ``import popdist_onnx.horovod as hvd``.
 
 It is the real Horovod, through its PyTorch binding: started by poprun, mpirun or horovodrun (with
-MPI or gloo), it sums what sessions with ``hostAllReduce`` send to the host. Sums, not averages, are
-what published programs were trained with; ``op=Average`` divides by the number of processes.
+MPI or gloo), it sums what sessions with ``hostAllReduce`` send to the host. Where PyTorch is not
+installed, MPI alone does. Sums, not averages, are what published programs were trained with;
+``op=Average`` divides by the number of processes.
 """
 
 from __future__ import annotations
@@ -58,8 +59,9 @@ __all__ = [  # noqa: PLE0604 - Horovod's own names are strings, listed once abov
 
 def __getattr__(name: str) -> Any:
     if name in _SAME:
-        # The binding exports most of what its operations module has, but not all.
-        return getattr(backend.binding("torch").mpi_ops, name)
+        horovod = backend.binding(backend.ARRAYS)
+        # PyTorch's binding exports most of what its operations module has, but not all.
+        return getattr(getattr(horovod, "mpi_ops", horovod), name)
     from popdist.sdk.surface import missing
 
     return missing(__name__, name)
@@ -74,7 +76,7 @@ def init() -> None:
     Raises:
         BackendError: No usable Horovod is installed, or it sees another job than the launcher's.
     """
-    backend.start("torch")
+    backend.start(backend.ARRAYS)
 
 
 class DistributedOptimizer:
@@ -179,7 +181,7 @@ def broadcast(array: Array, root_rank: int = 0, *, name: str = "array") -> Array
     horovod = _initialised()
     require_rank(root_rank, horovod.size())
     label = f"popdist_onnx.broadcast.{name}"
-    return moved(array, lambda tensor: horovod.broadcast(tensor, root_rank, name=label))
+    return moved(array, horovod, lambda one: horovod.broadcast(one, root_rank, name=label))
 
 
 def allreduce(array: Array, op: Any = None, *, name: str = "array") -> Array:
@@ -195,7 +197,7 @@ def allreduce(array: Array, op: Any = None, *, name: str = "array") -> Array:
     """
     horovod = _initialised()
     chosen, label = horovod.Average if op is None else op, f"popdist_onnx.allreduce.{name}"
-    return combined(array, lambda tensor: horovod.allreduce(tensor, op=chosen, name=label))
+    return combined(array, horovod, lambda one: horovod.allreduce(one, op=chosen, name=label))
 
 
 def allgather(array: Array, *, name: str = "array") -> Array:
@@ -209,11 +211,11 @@ def allgather(array: Array, *, name: str = "array") -> Array:
         The arrays, in the order of the ranks.
     """
     horovod, label = _initialised(), f"popdist_onnx.allgather.{name}"
-    return moved(array, lambda tensor: horovod.allgather(tensor, name=label))
+    return moved(array, horovod, lambda one: horovod.allgather(one, name=label))
 
 
 def _initialised() -> Any:
-    horovod = backend.started("torch")
+    horovod = backend.started(backend.ARRAYS)
     if horovod is None:
         raise BackendError(
             "PD012",

@@ -75,7 +75,10 @@ REMEDIES = {
     ),
     "PD010": (
         "Horovod is not installed, or was not built for this framework.",
-        "`python -m popdist.horovod_build` ([building Horovod](horovod-build.md)).",
+        (
+            "`python -m popdist.horovod_build` ([building Horovod](horovod-build.md)). ONNX jobs "
+            "need no framework: `pip install mpi4py`."
+        ),
     ),
     "PD011": (
         (

@@ -8,11 +8,12 @@ sets ``HOROVOD_LARGEST_FUSED`` (see `popdist.poprun.plan.mpirun`). Results do no
 
 from __future__ import annotations
 
+import sys
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import torch
+import numpy as np
 
 from popdist import metrics
 from popdist.errors import BackendError
@@ -21,17 +22,42 @@ from popdist.program_status import waiting
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    import torch
+
     from popdist.exchange.buckets import Plan
 
-_WIRE_TYPES = {torch.bfloat16: torch.float32}
+_WIRE_TYPES = {"bfloat16": "float32"}
 """Element types that Horovod rejects, with the types that are sent; sums are cast back."""
+
+
+def on_array(array: Any, horovod: Any, collective: Callable[[Any], Any]) -> Any:
+    """Runs a collective of a binding on a numpy array.
+
+    Args:
+        array: A contiguous array.
+        horovod: The binding: PyTorch's, or `popdist.exchange.mpi`.
+        collective: Gets what the binding takes, and returns such a thing.
+
+    Returns:
+        The result, as an array.
+    """
+    if not is_torch(horovod):
+        return collective(array)
+    import torch
+
+    return collective(torch.from_numpy(array)).numpy()
+
+
+def is_torch(horovod: Any) -> bool:
+    """Whether a binding takes tensors of torch, and not arrays."""
+    return horovod is not sys.modules.get("popdist.exchange.mpi")
 
 
 def gather(horovod: Any) -> Callable[[bytes], list[bytes]]:
     """The transport for `popdist.agreement`.
 
     Args:
-        horovod: The module ``horovod.torch``, initialised.
+        horovod: The module ``horovod.torch`` or `popdist.exchange.mpi`, initialised.
 
     Returns:
         A function that returns the bytes of all instances, of equal length. It raises
@@ -39,10 +65,12 @@ def gather(horovod: Any) -> Callable[[bytes], list[bytes]]:
     """
 
     def gathered(content: bytes) -> list[bytes]:
-        row = torch.frombuffer(bytearray(content), dtype=torch.uint8).view(1, -1)
+        row = np.frombuffer(bytearray(content), np.uint8)[None]
         with _explained("facts that instances compare"):
-            rows = horovod.allgather(row, name="popdist.agreement")
-        return [row.numpy().tobytes() for row in rows]
+            rows = on_array(
+                row, horovod, lambda one: horovod.allgather(one, name="popdist.agreement")
+            )
+        return [row.tobytes() for row in rows]
 
     return gathered
 
@@ -55,8 +83,9 @@ class Exchange:
 
     Args:
         plan: The layout.
-        arenas: Its flat buffers, on the host or on a device.
-        horovod: The module ``horovod.torch``, initialised (see `popdist.backend.connect`).
+        arenas: Its flat buffers: tensors on the host or on a device, or arrays.
+        horovod: The module ``horovod.torch`` for tensors, `popdist.exchange.mpi` for arrays,
+            initialised (see `popdist.backend.connect`).
         name: Prefix of the slices' names; equal on all instances, and unequal for exchanges whose
             rounds overlap in time.
         average: Whether sums are divided by the number of instances.
@@ -71,7 +100,7 @@ class Exchange:
     def __init__(
         self,
         plan: Plan,
-        arenas: Sequence[torch.Tensor],
+        arenas: Sequence[Any],
         horovod: Any,
         *,
         name: str = "popdist",
@@ -86,6 +115,7 @@ class Exchange:
         self._names = [f"{name}.{i}" for i in range(len(plan.slices))]
         # Lent arenas have no memory between rounds, but their send buffers may.
         wires = [_wire(arena, of.elements) for arena, of in zip(arenas, plan.arenas, strict=True)]
+        self._complex = ["complex" in arena.dtype for arena in plan.arenas]
         self._direct = [wires[s.arena] is None for s in plan.slices]
         self._local = [arenas[s.arena][s.start : s.stop] for s in plan.slices]
         self._wire = [
@@ -180,7 +210,7 @@ class Exchange:
             with _explained(self._names[index]), waiting(f"the exchange of {self._names[index]}"):
                 self._horovod.synchronize(handle)
             if not self._direct[index]:
-                self._local[index].copy_(self._wire[index])
+                self._local[index][:] = self._wire[index]
         for index, nothing in self._attached.items():
             self._local[index] = nothing
             if self._direct[index]:
@@ -195,9 +225,11 @@ class Exchange:
         if index in self._attached and not local.numel():
             raise BackendError("PD020", "a slice was to leave before its memory was attached")
         if not self._direct[index]:
-            wire.copy_(local)
-        if wire.is_complex():  # Horovod has no complex type; the parts are summed
-            wire = torch.view_as_real(wire)
+            wire[:] = local
+        if self._complex[self._plan.slices[index].arena]:
+            import torch
+
+            wire = torch.view_as_real(wire)  # Horovod has no complex type; the parts are summed
         with _explained(self._names[index]):
             self._handles[index] = self._horovod.grouped_allreduce_async_(
                 [wire], op=self._op, name=self._names[index]
@@ -219,18 +251,35 @@ def _explained(name: str) -> Iterator[None]:
         ) from error
 
 
-def _wire(arena: torch.Tensor, elements: int) -> torch.Tensor | None:
+def _wire(arena: Any, elements: int) -> Any | None:
     """The buffer that is sent; None where Horovod can use the arena itself."""
-    dtype = _WIRE_TYPES.get(arena.dtype, arena.dtype)
-    if arena.device.type == "cpu" and arena.dtype == dtype:
+    name = _name(arena)
+    wanted = _WIRE_TYPES.get(name, name)
+    if isinstance(arena, np.ndarray):
+        return None if name == wanted else np.empty(elements, wanted)
+    import torch
+
+    if arena.device.type == "cpu" and name == wanted:
         return None
-    return torch.empty(elements, dtype=dtype, pin_memory=arena.device.type == "cuda")
+    is_pinned = arena.device.type == "cuda"
+    return torch.empty(elements, dtype=getattr(torch, wanted), pin_memory=is_pinned)
 
 
-def _check(plan: Plan, arenas: Sequence[torch.Tensor]) -> None:
-    planned = [(f"torch.{a.dtype}", (0 if a.zero_copy else a.elements,)) for a in plan.arenas]
-    given = [(str(arena.dtype), tuple(arena.shape)) for arena in arenas]
-    if planned != given or not all(arena.is_contiguous() for arena in arenas):
+def _name(arena: Any) -> str:
+    """The name of an arena's element type, alike for tensors and arrays."""
+    return str(arena.dtype).removeprefix("torch.")
+
+
+def _is_contiguous(arena: Any) -> bool:
+    if isinstance(arena, np.ndarray):
+        return arena.flags.c_contiguous
+    return bool(arena.is_contiguous())
+
+
+def _check(plan: Plan, arenas: Sequence[Any]) -> None:
+    planned = [(a.dtype, (0 if a.zero_copy else a.elements,)) for a in plan.arenas]
+    given = [(_name(arena), tuple(arena.shape)) for arena in arenas]
+    if planned != given or not all(map(_is_contiguous, arenas)):
         raise BackendError(
             "PD020",
             "an exchange plan does not fit the buffers it was given",

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
-import torch
-
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
+
+    import torch
 
 
 DEFAULT_SLICE_BYTES = 4 << 20
@@ -218,6 +218,8 @@ def allocate(plan: Plan, *, device: torch.device | str = "cpu") -> list[torch.Te
     Returns:
         One zero-filled 1-D tensor per arena; a tensor without elements for a zero-copy arena.
     """
+    import torch  # a job over MPI alone has none
+
     return [
         torch.zeros(
             0 if arena.zero_copy else arena.elements,

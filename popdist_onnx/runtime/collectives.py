@@ -1,8 +1,8 @@
 """Sums gradients and broadcasts tensors over all processes.
 
 `Allreduce` sums gradients with Horovod, `Streams` with callbacks of the program, `Collective` a
-tensor that the graph itself sums. The other functions run Horovod's collectives on numpy arrays
-through its PyTorch binding.
+tensor that the graph itself sums. The other functions run Horovod's collectives on numpy arrays,
+through its PyTorch binding or, without PyTorch, `popdist.exchange.mpi`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Allreduce:
 
     Args:
         gradients: The exchange points, in the order of completion.
-        horovod: The module ``horovod.torch``, initialised.
+        horovod: The module ``horovod.torch``, or `popdist.exchange.mpi`, initialised.
         average: Whether the sum is divided by the number of instances.
         facts: What must be equal on all instances, asked for before the first exchange.
         name: Prefix of the names of Horovod's operations; equal on all instances.
@@ -59,8 +59,7 @@ class Allreduce:
         facts: Callable[[], Mapping[str, str]],
         name: str,
     ) -> None:
-        # Imported here because it brings torch, which a session that exchanges nothing never needs.
-        from popdist.exchange import Exchange, Item, allocate, plan
+        from popdist.exchange import Exchange, Item, allocate, is_torch, plan
 
         items = [
             Item(copy.gradient, int(np.prod(spec.shape or ())), _torch_name(spec), _bytes(spec))
@@ -70,7 +69,12 @@ class Allreduce:
         sizes = {str(i): item.elements * item.itemsize for i, item in enumerate(items)}
         groups = buckets(sizes, least_bytes=LEAST_BUCKET)
         layout = plan(items, ends={int(group[-1]) for group in groups})
-        self._arenas = allocate(layout)
+        self._arenas: list[Any]
+        if is_torch(horovod):
+            self._arenas = list(allocate(layout))
+        else:
+            types = {_torch_name(spec): spec.dtype.numpy() for _, spec in gradients}
+            self._arenas = [np.zeros(one.elements, types[one.dtype]) for one in layout.arenas]
         self._facts: Callable[[], Mapping[str, str]] | None = facts
         self._horovod = horovod
         self._exchange = Exchange(layout, self._arenas, horovod, name=name, average=average)
@@ -108,7 +112,6 @@ def require_agreement(facts: Mapping[str, str], horovod: Any, *, hint: str | Non
     Raises:
         popart_exception: Instances differ; raised on all of them.
     """
-    # Imported here because it brings torch, which a session that exchanges nothing never needs.
     from popdist.exchange import gather
 
     found = disagreements(facts, gather(horovod))
@@ -139,6 +142,8 @@ def _bytes(spec: Spec) -> int:
 
 
 def _as_numpy(arena: Any) -> Array:
+    if isinstance(arena, np.ndarray):
+        return arena
     import torch
 
     # numpy has no bfloat16 of its own; the bits are the same whatever they are called.
@@ -152,24 +157,24 @@ def _as_numpy(arena: Any) -> Array:
 _TAUGHT = 2
 
 
-def moved(array: Array, collective: Callable[[Any], Any]) -> Array:
+def moved(array: Array, horovod: Any, collective: Callable[[Any], Any]) -> Array:
     """Runs a collective that moves content without arithmetic, on an array of any type."""
-    import torch
+    from popdist.exchange import on_array
 
     array = np.asarray(array)
     # Horovod needs at least one dimension and has no bfloat16: the bits are sent as int16.
     flat = np.ascontiguousarray(array).reshape(array.shape or (1,)).copy()
     raw = flat.view(np.int16) if array.dtype.isbuiltin == _TAUGHT else flat
-    result = collective(torch.from_numpy(raw)).numpy().view(array.dtype)
+    result: Array = on_array(raw, horovod, collective).view(array.dtype)
     return result.reshape(array.shape) if result.size == array.size else np.asarray(result)
 
 
-def combined(array: Array, collective: Callable[[Any], Any]) -> Array:
+def combined(array: Array, horovod: Any, collective: Callable[[Any], Any]) -> Array:
     """Runs a collective that calculates; bfloat16 is calculated in float32."""
     array = np.asarray(array)
     if array.dtype.isbuiltin != _TAUGHT:
-        return moved(array, collective)
-    return moved(array.astype(np.float32), collective).astype(array.dtype)
+        return moved(array, horovod, collective)
+    return moved(array.astype(np.float32), horovod, collective).astype(array.dtype)
 
 
 def broadcast_tensors(data: Mapping[str, Array], root_rank: int, horovod: Any) -> dict[str, Array]:
@@ -185,7 +190,7 @@ def broadcast_tensors(data: Mapping[str, Array], root_rank: int, horovod: Any) -
 
     def broadcast(name: str, array: Array) -> Array:
         label = f"popdist_onnx.broadcast.{name}"
-        return moved(array, lambda tensor: horovod.broadcast(tensor, root_rank, name=label))
+        return moved(array, horovod, lambda one: horovod.broadcast(one, root_rank, name=label))
 
     return {name: broadcast(name, array) for name, array in data.items()}
 
@@ -254,7 +259,7 @@ class Collective:
 
 def _summed(array: Array, name: str, group: Sequence[int]) -> Array:
     """The sum over the instances that belong together with this one."""
-    horovod = backend.connect("torch")
+    horovod = backend.connect(backend.ARRAYS)
     if horovod is None:
         raise popart_exception(
             "PD569",
@@ -266,8 +271,10 @@ def _summed(array: Array, name: str, group: Sequence[int]) -> Array:
     label = f"popdist_onnx.replicatedallreduce.{name}"
     members = group_members(list(group), horovod.rank(), horovod.size())
     if len(members) == horovod.size():
-        return combined(array, lambda one: horovod.allreduce(one, op=horovod.Sum, name=label))
-    parts = moved(array[None], lambda one: horovod.allgather(one, name=label))
+        return combined(
+            array, horovod, lambda one: horovod.allreduce(one, op=horovod.Sum, name=label)
+        )
+    parts = moved(array[None], horovod, lambda one: horovod.allgather(one, name=label))
     wide = np.float32 if array.dtype.itemsize < _SINGLE else array.dtype
     total: Array = parts[members].astype(wide).sum(0).astype(array.dtype)
     return total

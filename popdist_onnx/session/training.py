@@ -194,7 +194,7 @@ class TrainingSession(Session):
         """Lets Horovod sum the gradients.
 
         Args:
-            horovod: The module ``horovod.torch``, initialised.
+            horovod: The module ``horovod.torch``, or `popdist.exchange.mpi`, initialised.
             average: Whether sums are divided by the number of instances.
 
         Raises:
@@ -247,7 +247,7 @@ class TrainingSession(Session):
             popart_exception: The processes' sessions have other variables, or there is no such
                 rank.
         """
-        horovod = backend.connect("torch")
+        horovod = backend.connect(backend.ARRAYS)
         if horovod is None:
             require_rank(rootRank, 1)
             return
@@ -275,7 +275,7 @@ class TrainingSession(Session):
             self._connect_collectives()
 
     def _connect_collectives(self) -> None:
-        horovod = backend.connect("torch")
+        horovod = backend.connect(backend.ARRAYS)
         if horovod is None:
             raise popart_exception(
                 "PD569",
@@ -329,10 +329,10 @@ class TrainingSession(Session):
         numbers = np.asarray(
             [counted, int(self._reading.model.metadata_props[ELEMENTS]) * micro_batches], np.float64
         )
-        if engine.gradients and (horovod := backend.connect("torch")) is not None:
+        if engine.gradients and (horovod := backend.connect(backend.ARRAYS)) is not None:
             label = f"popdist_onnx.loss_scale.{self.name}"
             numbers = combined(
-                numbers, lambda one: horovod.allreduce(one, op=horovod.Sum, name=label)
+                numbers, horovod, lambda one: horovod.allreduce(one, op=horovod.Sum, name=label)
             )
         self._since_scaled = 0
         engine.state.write(LARGE, np.zeros((), np.int64))
@@ -346,13 +346,15 @@ class TrainingSession(Session):
         self._replace_optimizer(self._optimizer.with_loss_scaling(scale))
 
     def _flags_of_all(self, _engine: Engine, counts: Array) -> Array:
-        horovod = backend.connect("torch") if _engine.gradients else None
+        horovod = backend.connect(backend.ARRAYS) if _engine.gradients else None
         if horovod is None:
             return super()._flags_of_all(_engine, counts)
         rows = np.zeros((horovod.size(), len(counts)))
         rows[horovod.rank()] = counts
         label = f"popdist_onnx.abort.{self.name}"
-        return combined(rows, lambda one: horovod.allreduce(one, op=horovod.Sum, name=label))
+        return combined(
+            rows, horovod, lambda one: horovod.allreduce(one, op=horovod.Sum, name=label)
+        )
 
     def _continue(self, _proto: onnx.ModelProto) -> None:
         """Takes over the last loss scale and the position of random streams of a saved model."""

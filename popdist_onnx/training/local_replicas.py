@@ -28,8 +28,8 @@ class LocalReplicas:
         local_replicas: Replicas of the process.
         total_replicas: Replicas of the job.
         first: Whether this process reports for the job.
-        horovod: The module ``horovod.torch``, initialised, where another launcher than poprun
-            started several processes.
+        horovod: The binding of Horovod, initialised, where another launcher than poprun started
+            several processes.
     """
 
     first_replica: int
@@ -62,7 +62,7 @@ class LocalReplicas:
         """The content that the job's first process has."""
         if not self.is_shared:
             return content
-        horovod: Any = backend.connect("torch")
+        horovod: Any = backend.connect(backend.ARRAYS)
         found: dict[str, Any] = horovod.broadcast_object(content, root_rank=0)
         return found
 
@@ -81,7 +81,7 @@ class LocalReplicas:
         looks = {f"values of {name}": digest(_few(array)) for name, array in data.items()}
         require_agreement(
             {name.replace("_", " "): str(value) for name, value in facts.items()} | looks,
-            backend.connect("torch"),
+            backend.connect(backend.ARRAYS),
             hint="give every instance the whole data set and the same settings; fit takes this "
             "instance's part of every global batch by itself",
         )
@@ -103,7 +103,7 @@ def current_job() -> LocalReplicas:
     if here.launched:
         first = here.replica_index_offset
         return LocalReplicas(first, here.num_local_replicas, here.num_total_replicas, first == 0)
-    horovod = backend.connect("torch")
+    horovod = backend.connect(backend.ARRAYS)
     if horovod is None:
         return LocalReplicas(0, 1, 1, first=True)
     rank = int(horovod.rank())

