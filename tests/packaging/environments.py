@@ -5,6 +5,7 @@ megabytes takes a second. What is linked is exactly what pip would install: the 
 requirements' own metadata.
 """
 
+import os
 import subprocess
 import sys
 import venv
@@ -55,15 +56,16 @@ def link(requirement, site, seen):
         dist = distribution(requirement.name)
     except PackageNotFoundError:  # optional on this platform
         return
-    source, programs = Path(dist.locate_file("")), site.parents[2] / "bin"
+    source = Path(dist.locate_file(""))
     files = dist.files or ()
     for top in {file.parts[0] for file in files if file.parts[0] not in ("..", "bin")}:
         if not (site / top).exists() and (source / top).exists():
             (site / top).symlink_to(source / top)
     for file in files:
-        program = programs / file.name
-        if file.parts[0] == ".." and file.parts[-2:-1] == ("bin",) and not program.exists():
-            program.symlink_to(Path(dist.locate_file(file)).resolve())
+        place = Path(os.path.normpath(site / file))
+        if file.parts[0] == ".." and not place.exists():  # programs, libraries
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.symlink_to(Path(dist.locate_file(file)).resolve())
     for text in dist.requires or ():
         parsed = Requirement(text)
         if _applies(parsed, requirement.extras or {""}):
