@@ -10,8 +10,13 @@ from pathlib import Path
 import onnx
 
 from popdist_onnx.builder.graphcore_methods import METHODS
-from popdist_onnx.gradients import load_rules
-from popdist_onnx.gradients.registry import RULES, WITHOUT_FLOAT16, WITHOUT_FLOAT64, Rule
+from popdist_onnx.gradients.registry import (
+    WITHOUT_FLOAT16,
+    WITHOUT_FLOAT64,
+    Rule,
+    differentiable,
+    find_rule,
+)
 from popdist_onnx.lowering import DOMAIN
 from popdist_onnx.types import SessionOptions
 
@@ -45,7 +50,6 @@ _ZERO = {
 
 def graphcore_table() -> str:
     """The operators of ``ai.graphcore``: whether they run, and what their gradient is."""
-    load_rules()
     rows = ["| `aiGraphcore.` | Operator | What it does | Gradient |", "|---|---|---|---|"]
     for method in METHODS:
         summary, gradient = method.summary, _graphcore_gradient(method.op_type)
@@ -54,7 +58,7 @@ def graphcore_table() -> str:
 
 
 def _graphcore_gradient(op_type: str) -> str:
-    if (rule := RULES.get((DOMAIN, op_type))) is not None:
+    if (rule := find_rule(DOMAIN, op_type)) is not None:
         return "a rule of its own" if rule.function is not None else f"none: {rule.reason}"
     if op_type in _WHOLE_NUMBERS:
         return "none: whole numbers"
@@ -63,8 +67,8 @@ def _graphcore_gradient(op_type: str) -> str:
 
 def gradients_table() -> str:
     """The operators of ``ai.onnx``: which have a gradient, in what, and in which types."""
-    load_rules()
-    rules = {op_type: rule for (domain, op_type), rule in sorted(RULES.items()) if not domain}
+    found = {op_type: find_rule("", op_type) for op_type in sorted(differentiable(""))}
+    rules = {op_type: rule for op_type, rule in found.items() if rule is not None}
     rows = ["| Operator | Gradient | float16 | float64 |", "|---|---|---|---|"]
     rows += [
         f"| `{name}` | {_flows(rule)} | {_types(name, WITHOUT_FLOAT16)} "
@@ -81,7 +85,6 @@ def gradients_table() -> str:
 
 def conformance_table() -> str:
     """The operators of ``ai.onnx`` 6 to 11: what of them is compared, and with what."""
-    load_rules()
     rows = [
         "| Operator | Changed in opset | Forward | Gradient | Awkward points | Types compared |",
         "|---|---|---|---|---|---|",
@@ -147,7 +150,7 @@ def _compared(cases: list[Case]) -> str:
     by_torch = sum(case.torch is not None for case in slopes)
     parts = [(by_torch, "with torch"), (len(slopes) - by_torch, "with differences")]
     gradient = ", ".join(f"{count} {how}" for count, how in parts if count)
-    rule = RULES.get((cases[0].domain, cases[0].op_type))
+    rule = find_rule(cases[0].domain, cases[0].op_type)
     if not gradient:
         gradient = f"none: {rule.reason}" if rule is not None and rule.reason else "none"
     awkward = sum(case.awkward for case in runs)

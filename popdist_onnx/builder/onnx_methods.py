@@ -17,7 +17,7 @@ from popdist._version import __version__
 from popdist_onnx.builder.attributes import Kind
 from popdist_onnx.builder.methods import REQUIRED, Method, OperatorSet, Parameter, make
 from popdist_onnx.errors import NotOnHostError, ValueRangeError
-from popdist_onnx.lowering import DOMAIN, LOWERINGS
+from popdist_onnx.lowering import DOMAIN, OPERATORS
 
 OLDEST_OPSET = 6
 """The oldest opset with a class of methods."""
@@ -237,7 +237,7 @@ def getSupportedOperations(includeInternal: bool = False) -> list[OperatorIdenti
         if not schema.domain and not schema.deprecated
     ]
     internal = ["GradCopyFromHost", "GradCopyToHost"] if includeInternal else []
-    found += [OperatorIdentifier(DOMAIN, name, 1) for name in (*LOWERINGS, *internal)]
+    found += [OperatorIdentifier(DOMAIN, name, 1) for name in (*OPERATORS, *internal)]
     return sorted(found)
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from popdist_onnx.gradients.arithmetic import unbroadcast
 from popdist_onnx.gradients.registry import At, gradient
 from popdist_onnx.graph import shape_ops
 
@@ -37,7 +36,7 @@ def _transpose(at: At) -> Tensor:
 
 @gradient("Expand", inputs=(0,))
 def _expand(at: At) -> Tensor:
-    return unbroadcast(at.g, at.x)
+    return shape_ops.unbroadcast(at.g, at.x)
 
 
 @gradient("Tile", inputs=(0,))

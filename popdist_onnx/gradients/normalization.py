@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from popdist_onnx.gradients.arithmetic import unbroadcast
 from popdist_onnx.gradients.registry import At, gradient
 from popdist_onnx.graph import shape_ops
 
@@ -146,9 +145,9 @@ def _layer(at: At) -> list[Tensor | None]:
                 share = at.tape.Cast(at.g_of(index), to=x.dtype.value) / _count(x, axes)
                 edges[0] = edges[0] + (share if slope is None else share * slope)
     if at.wants(1):
-        edges[1] = unbroadcast(g * n, scale)
+        edges[1] = shape_ops.unbroadcast(g * n, scale)
     if at.wants(2):
-        edges[2] = unbroadcast(g, at.input(2))
+        edges[2] = shape_ops.unbroadcast(g, at.input(2))
     return edges
 
 
@@ -180,7 +179,7 @@ def _rms(at: At) -> list[Tensor | None]:
     n = x * inverse
     return [
         normalized_gradient(g * scale, n, inverse, axes, centred=False) if at.wants(0) else None,
-        unbroadcast(g * n, scale) if at.wants(1) else None,
+        shape_ops.unbroadcast(g * n, scale) if at.wants(1) else None,
     ]
 
 

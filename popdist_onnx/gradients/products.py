@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from popdist_onnx.gradients.arithmetic import unbroadcast
 from popdist_onnx.gradients.registry import At, gradient
 from popdist_onnx.graph import shape_ops
 
@@ -36,7 +35,7 @@ def _gemm(at: At) -> list[Tensor | None]:
             else tape.Gemm(a, g, alpha=alpha, transA=1 - trans_a)
         )
     if at.wants(2):
-        total = unbroadcast(g, at.input(2))
+        total = shape_ops.unbroadcast(g, at.input(2))
         edges[2] = total if beta == 1.0 else total * beta
     return edges
 
@@ -80,10 +79,10 @@ def _stacks(at: At, a: Tensor, b: Tensor) -> list[Tensor | None]:
         right, g = tape.Unsqueeze(b, [1]), tape.Unsqueeze(g, [-1])
     edges: list[Tensor | None] = [None, None]
     if at.wants(0):
-        edge = unbroadcast(g @ transposed(right), left)
+        edge = shape_ops.unbroadcast(g @ transposed(right), left)
         edges[0] = tape.Squeeze(edge, [0]) if a.rank == 1 else edge
     if at.wants(1):
-        edge = unbroadcast(transposed(left) @ g, right)
+        edge = shape_ops.unbroadcast(transposed(left) @ g, right)
         edges[1] = tape.Squeeze(edge, [1]) if b.rank == 1 else edge
     return edges
 
@@ -152,7 +151,7 @@ def _einsum_edge(
         edge = _on_diagonals(edge, operands[index], term)
     elif missing:
         edge = tape.Expand(edge, shape_ops.lengths(operands[index]))
-    return unbroadcast(edge, operands[index])
+    return shape_ops.unbroadcast(edge, operands[index])
 
 
 def _on_diagonals(edge: Tensor, operand: Tensor, term: str) -> Tensor:

@@ -1,12 +1,14 @@
 """The table of gradient rules, and what a rule gets to see.
 
 A rule is a function of one node, seen from its gradient: it returns the gradient that flows to the
-node's first input, or a list with one entry per input (None where none flows).
+node's first input, or a list with one entry per input (None where none flows). The module with the
+rules of a family is imported when a model has one of its operators.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import onnx_ir as ir
@@ -47,8 +49,54 @@ class Rule:
     reason: str = ""
 
 
-RULES: dict[tuple[str, str], Rule] = {}
-"""Rules by domain and operator."""
+FAMILIES = {
+    "": {
+        "activations": "Celu Elu Gelu HardSigmoid HardSwish LeakyRelu LogSoftmax LpNormalization "
+        "Mish PRelu Relu Selu Shrink Sigmoid Softmax Softplus Softsign ThresholdedRelu",
+        "arithmetic": "Add Clip Div Dropout Max Mean Min Mod Mul Pow Sub Sum Where",
+        "control_flow": "If Loop Scan",
+        "convolution": "Conv ConvTranspose",
+        "elementary": "Abs Acos Acosh And ArgMax ArgMin Asin Asinh Atan Atanh Bernoulli BitShift "
+        "BitwiseAnd BitwiseNot BitwiseOr BitwiseXor BlackmanWindow Cast CastLike Ceil Constant "
+        "ConstantOfShape ConvInteger Cos Cosh DequantizeLinear DynamicQuantizeLinear Equal Erf Exp "
+        "EyeLike Floor Greater GreaterOrEqual HammingWindow HannWindow Hardmax Identity IsInf "
+        "IsNaN Less LessOrEqual Log MatMulInteger Multinomial Neg NonMaxSuppression NonZero Not Or "
+        "QLinearConv QLinearMatMul QuantizeLinear RandomNormal RandomNormalLike RandomUniform "
+        "RandomUniformLike Range Reciprocal Round Shape Sign Sin Sinh Size Sqrt Tan Tanh Unique "
+        "Xor",
+        "grids": "AffineGrid GridSample",
+        "gru": "GRU RNN",
+        "indexing": "Compress Gather GatherElements GatherND OneHot ScatterElements ScatterND TopK",
+        "layout": "Col2Im Concat DepthToSpace Expand Flatten Pad Reshape ReverseSequence Slice "
+        "SpaceToDepth Split Squeeze Tile Transpose Trilu Unsqueeze",
+        "losses": "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss",
+        "lstm": "LSTM",
+        "normalization": "BatchNormalization GroupNormalization InstanceNormalization LRN "
+        "LayerNormalization MeanVarianceNormalization RMSNormalization",
+        "pooling": "AveragePool GlobalAveragePool GlobalLpPool GlobalMaxPool LpPool MaxPool "
+        "MaxUnpool",
+        "products": "DFT Det Einsum Gemm MatMul",
+        "reductions": "CumSum ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean "
+        "ReduceMin ReduceProd ReduceSum ReduceSumSquare",
+        "regions": "RoiAlign",
+        "resizing": "Resize",
+    },
+    "ai.graphcore": {
+        "graphcore": "Atan2 Ctc Detach Expm1 FakeQuantize Gelu GeluErf GroupNormalization Log1p "
+        "Nll ReplicatedAllReduce",
+    },
+}
+"""The operators with a rule, by domain and by the module of this folder that registers it."""
+
+_HOMES = {
+    (domain, op_type): family
+    for domain, families in FAMILIES.items()
+    for family, op_types in families.items()
+    for op_type in op_types.split()
+}
+
+_RULES: dict[tuple[str, str], Rule] = {}
+"""Rules by domain and operator, of the modules that are imported."""
 
 
 def gradient(
@@ -71,7 +119,7 @@ def gradient(
 
     def register(function: RuleFunction) -> RuleFunction:
         for op_type in op_types:
-            RULES[domain, op_type] = Rule(function, broadcasts, inputs)
+            _RULES[domain, op_type] = Rule(function, broadcasts, inputs)
         return function
 
     return register
@@ -86,7 +134,7 @@ def no_gradient(*op_types: str, reason: str, domain: str = "") -> None:
         domain: Their domain.
     """
     for op_type in op_types:
-        RULES[domain, op_type] = Rule(None, reason=reason)
+        _RULES[domain, op_type] = Rule(None, reason=reason)
 
 
 Reverse: TypeAlias = (
@@ -276,7 +324,23 @@ def rule_of(node: ir.Node) -> Rule | None:
     Returns:
         The rule, or None where there is none.
     """
-    return RULES.get((node.domain, node.op_type))
+    return find_rule(node.domain, node.op_type)
+
+
+def find_rule(domain: str, op_type: str) -> Rule | None:
+    """The rule for an operator, from the module of its family.
+
+    Args:
+        domain: Its domain.
+        op_type: The operator.
+
+    Returns:
+        The rule, or None where there is none.
+    """
+    family = _HOMES.get((domain, op_type))
+    if family is not None and (domain, op_type) not in _RULES:
+        import_module(f"popdist_onnx.gradients.{family}")
+    return _RULES.get((domain, op_type))
 
 
 def differentiable(domain: str) -> frozenset[str]:
@@ -286,9 +350,9 @@ def differentiable(domain: str) -> frozenset[str]:
         domain: The domain.
 
     Returns:
-        Their types, as far as rules are loaded.
+        Their types.
     """
-    return frozenset(op_type for ruled, op_type in RULES if ruled == domain)
+    return frozenset(op_type for ruled, op_type in _HOMES if ruled == domain)
 
 
 def described(node: ir.Node) -> str:

@@ -125,6 +125,9 @@ FROZEN = "popdist.frozen"
 UNBIASED = "popdist.unbiased-variance"
 """Metadata key of models whose running variances are unbiased, as those of torch are."""
 
+LOSS_SCALE_ELEMENTS = "popdist.loss-scale-elements"
+"""Metadata key of models: the number of elements that automatic loss scaling counts in one run."""
+
 UPDATE_ON_HOST = "popdist.update-on-host"
 """Metadata key of models: what comes back for a gradient is the weight's next value."""
 

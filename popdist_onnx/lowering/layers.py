@@ -128,25 +128,6 @@ def replicated_all_reduce(op: Operation) -> Tensor:
     return op.tape.Identity(*op.inputs)
 
 
-def require_one_local_replica(graph: ir.Graph, replicas: int) -> None:
-    """Refuses sums over replicas of one process, which run one after the other.
-
-    Raises:
-        NotOnHostError: The graph has such a sum, and there are several replicas in this process.
-    """
-    if replicas == 1:
-        return
-    for node in graph.all_nodes():
-        if node.op_type == "ReplicatedAllReduce":
-            raise NotOnHostError(
-                "PD591",
-                f"replicatedallreduce '{node.outputs[0].name}' cannot sum over {replicas} replicas "
-                "of one process: they run one after the other",
-                hint="run one replica in each process: poprun --num-instances equal to "
-                "--num-replicas",
-            )
-
-
 # Losses: rows or elements, and how they are reduced.
 
 

@@ -1,8 +1,12 @@
-"""The registry of lowerings, and the `Operation` that each lowering gets."""
+"""The registry of lowerings, and the `Operation` that each lowering gets.
+
+A module with lowerings is imported when a model has one of its operators.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, TypeAlias
 
 from popdist_onnx.errors import ValueRangeError
@@ -86,15 +90,42 @@ class Operation:
 Lowering: TypeAlias = "Callable[[Operation], Tensor | Sequence[Tensor]]"
 """Writes what takes a node's place, and returns a tensor for each of the node's outputs."""
 
-LOWERINGS: dict[str, Lowering] = {}
-"""Every lowering by operator."""
+FAMILIES = {
+    "calls": "Abort Call PackedDataBlock PrintTensor",
+    "ctc": "Ctc CtcBeamSearchDecoder",
+    "elementwise": "Atan2 BitwiseAnd BitwiseNot BitwiseOr BitwiseXnor BitwiseXor Detach Expm1 Fmod "
+    "Gelu GeluErf IncrementMod Log1p NearbyInt Nop NormalizeImage Remainder Round Scale ScaledAdd "
+    "Swish TensorRemap",
+    "indices": "Bucketize EmbeddingGather GroupedGather ScatterReduce SequenceSlice Sort",
+    "layers": "GroupNormalization IdentityLoss L1 LSTM MultiConv Nll ReplicatedAllReduce "
+    "ShapedDropout",
+    "quantize": "FakeQuantize",
+    "shapes": "DepthToSpace DynamicAdd DynamicSlice DynamicUpdate DynamicZero Init ReduceMedian "
+    "Reshape Reverse Slice Subsample",
+}
+"""The operators by the module of this folder that registers their lowering."""
+
+OPERATORS = {
+    op_type: family for family, op_types in FAMILIES.items() for op_type in op_types.split()
+}
+"""The same, by operator."""
+
+_LOWERINGS: dict[str, Lowering] = {}
+"""Lowerings by operator, of the modules that are imported."""
 
 
 def lowering(*op_types: str) -> Callable[[Lowering], Lowering]:
     """Registers a function as the lowering of operators of ``ai.graphcore``."""
 
     def register(function: Lowering) -> Lowering:
-        LOWERINGS.update(dict.fromkeys(op_types, function))
+        _LOWERINGS.update(dict.fromkeys(op_types, function))
         return function
 
     return register
+
+
+def lowering_of(op_type: str) -> Lowering:
+    """The lowering of an operator of `OPERATORS`."""
+    if op_type not in _LOWERINGS:
+        import_module(f"popdist_onnx.lowering.{OPERATORS[op_type]}")
+    return _LOWERINGS[op_type]

@@ -154,6 +154,10 @@ class Adam(Optimizer):
             names.ACCL2: ratio if self.mode is AdamMode.AdaMax else ratio**2,
         }
 
+    def write(self, update: WeightUpdate[Adam]) -> None:
+        """Writes one weight's update as nodes."""
+        adam(update)
+
     def form(self) -> dict[str, object]:
         """What decides the shape of the update beside the settings' constness, by name."""
         return {

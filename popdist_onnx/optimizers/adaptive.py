@@ -113,6 +113,10 @@ class Adaptive(Optimizer):
         """Every scalar that an update by this optimizer may read."""
         return LEARNING_RATE, WEIGHT_DECAY, ALPHA, MOMENTUM, EPS, GRADIENT_SCALING
 
+    def write(self, update: WeightUpdate[Adaptive]) -> None:
+        """Writes one weight's update as nodes."""
+        adaptive(update)
+
     def form(self) -> dict[str, object]:
         """What decides the shape of the update beside the settings' constness, by name."""
         return {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from popdist_onnx.graph.values import Array
     from popdist_onnx.optimizers.scalars import Scalar
+    from popdist_onnx.optimizers.weight_update import WeightUpdate
 
 
 # What the constructors of optimizers are given, checked.
@@ -401,6 +402,10 @@ class Optimizer:
 
     def scalars(self) -> tuple[Scalar, ...]:
         """Every scalar that an update by this optimizer may read."""
+        raise NotImplementedError
+
+    def write(self, update: WeightUpdate[Any]) -> None:
+        """Writes one weight's update as nodes."""
         raise NotImplementedError
 
     def form(self) -> dict[str, object]:

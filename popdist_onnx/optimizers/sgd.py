@@ -159,6 +159,10 @@ class SGD(Optimizer):
             *MOMENTUM_SCALARS[self.accumulatorAndMomentum],
         )
 
+    def write(self, update: WeightUpdate[SGD]) -> None:
+        """Writes one weight's update as nodes."""
+        sgd(update)
+
     def form(self) -> dict[str, object]:
         """What decides the shape of the update beside the settings' constness, by name."""
         return {

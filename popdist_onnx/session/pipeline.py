@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import onnx
 
 from popdist_onnx.errors import popart_exception
-from popdist_onnx.gradients import load_rules
 from popdist_onnx.gradients.registry import differentiable
 from popdist_onnx.graph.load import load, read
 from popdist_onnx.graph.malformed import sound
@@ -19,8 +18,7 @@ from popdist_onnx.graph.torch_files import (
     require_parameters,
     warn_of_lost_weights,
 )
-from popdist_onnx.lowering.apply import lower
-from popdist_onnx.lowering.layers import require_one_local_replica, stride_groups
+from popdist_onnx.lowering.apply import lower, require_one_local_replica
 from popdist_onnx.lowering.registry import DOMAIN
 from popdist_onnx.optimizers.optimizer import require_optimizer
 from popdist_onnx.runtime.engine import Layout
@@ -33,10 +31,6 @@ from popdist_onnx.transforms.host_allreduce import (
     update_on_host,
 )
 from popdist_onnx.transforms.loss import set_loss
-from popdist_onnx.transforms.loss_scaling import (
-    count_large_gradients,
-    require_variable_loss_scale,
-)
 from popdist_onnx.transforms.optimizer import grow_updates, scale_loss
 from popdist_onnx.transforms.quantization import (
     pair_quantization,
@@ -120,13 +114,14 @@ def _training_graph(
     check_host_options(options, require_optimizer(optimizer))
     scaling = options.automaticLossScalingSettings
     if scaling.enabled:
+        from popdist_onnx.transforms.loss_scaling import require_variable_loss_scale
+
         require_variable_loss_scale(optimizer, options)
     require_parameters(proto)
     warn_of_lost_weights(proto)
     require_known_kernels(proto)
     warn_of_stored_integers(proto)
     model = pair_quantization(_loaded(_held(proto, anchors), options))
-    load_rules()
     warn_of_inference(model)
     lower(model, keep=differentiable(DOMAIN))
     recognise_gelu(model, {loss, *(name.removeprefix(GRADIENT) for name in anchors)})
@@ -136,6 +131,8 @@ def _training_graph(
     asked = _gradients_asked_for(model, anchors)
     autodiff(model, wanted=asked)
     if scaling.enabled:
+        from popdist_onnx.transforms.loss_scaling import count_large_gradients
+
         count_large_gradients(model, scaling)
     how = layout(options)
     reduction = options.accumulationAndReplicationReductionType
@@ -201,6 +198,8 @@ def _loaded(proto: onnx.ModelProto, options: SessionOptions) -> ir.Model:
     model = load(proto)
     require_one_local_replica(model.graph, layout(options).replicas)
     if options.groupNormStridedChannelGrouping:
+        from popdist_onnx.lowering.layers import stride_groups
+
         stride_groups(model.graph)
     return model
 

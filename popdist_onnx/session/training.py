@@ -11,7 +11,7 @@ from popdist import backend
 from popdist.checks.trained import Trained
 from popdist.recording import recording
 from popdist_onnx.errors import popart_exception
-from popdist_onnx.graph.names import reserved_prefix
+from popdist_onnx.graph.names import LOSS_SCALE_ELEMENTS, reserved_prefix
 from popdist_onnx.optimizers.optimizer import check_replacement, require_optimizer
 from popdist_onnx.runtime.chains import block_chains
 from popdist_onnx.runtime.collectives import (
@@ -23,10 +23,8 @@ from popdist_onnx.runtime.collectives import (
     require_rank,
 )
 from popdist_onnx.runtime.compiled import default_threads
-from popdist_onnx.runtime.convolutions import block_length, choose_convolutions
 from popdist_onnx.runtime.fusion import exchange_operands, fuse_updates, write_out_transposed
 from popdist_onnx.runtime.graph_reader import read
-from popdist_onnx.runtime.scatters import add_in_order
 from popdist_onnx.session.arguments import options_of, require_data_flow, require_id
 from popdist_onnx.session.pipeline import (
     layout,
@@ -40,13 +38,13 @@ from popdist_onnx.session.step_io import RecordedIO
 from popdist_onnx.session.weights import PyWeightsIO
 from popdist_onnx.transforms.autodiff import variables
 from popdist_onnx.transforms.block_updates import block_updates
-from popdist_onnx.transforms.loss_scaling import ELEMENTS, LARGE, LARGEST, factor
 from popdist_onnx.transforms.optimizer import scalar_inputs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     import onnx
+    import onnx_ir as ir
 
     from popdist.recording import Recording
     from popdist_onnx.graph.load import Source
@@ -106,10 +104,7 @@ class TrainingSession(Session):
         kept = [str(value.name) for value in variables(graph.graph)]
         read_by_session = [*dataFlow.anchors(), *printed(graph.graph)]
         if deviceInfo is None or deviceInfo.runs_on_processor:
-            threads = default_threads()
-            choose_convolutions(graph, block_length())
-            block_chains(graph, read_by_session, threads)
-            add_in_order(graph, threads)
+            _use_kernels(graph, read_by_session, default_threads())
         exchange_operands(graph, keep=read_by_session)
         if layout(options).runs == 1:
             fuse_updates(graph, keep=read_by_session)
@@ -321,14 +316,15 @@ class TrainingSession(Session):
         settings = self._options.automaticLossScalingSettings
         if not settings.enabled:
             return
+        from popdist_onnx.transforms.loss_scaling import LARGE, LARGEST, factor
+
         self._since_scaled += 1
         if self._since_scaled < max(settings.updatePeriod, 1):
             return
         counted = engine.state.read(LARGE)
         micro_batches = self._since_scaled * self._layout.runs
-        numbers = np.asarray(
-            [counted, int(self._reading.model.metadata_props[ELEMENTS]) * micro_batches], np.float64
-        )
+        each = int(self._reading.model.metadata_props[LOSS_SCALE_ELEMENTS])
+        numbers = np.asarray([counted, each * micro_batches], np.float64)
         if engine.gradients and (horovod := backend.connect(backend.ARRAYS)) is not None:
             label = f"popdist_onnx.loss_scale.{self.name}"
             numbers = combined(
@@ -388,3 +384,17 @@ class TrainingSession(Session):
             if self._reading.states.get(name, True):
                 stated[f"values of {name}"] = digest(engine.state.read(name))
         return stated
+
+
+def _use_kernels(model: ir.Model, keep: Sequence[str], threads: int) -> None:
+    """Rewrites a graph for the kernels of ONNX Runtime on this processor."""
+    kinds = {node.op_type for node in model.graph.all_nodes()}
+    if kinds & {"Conv", "ConvTranspose"}:
+        from popdist_onnx.runtime.convolutions import block_length, choose_convolutions
+
+        choose_convolutions(model, block_length())
+    block_chains(model, keep, threads)
+    if "ScatterND" in kinds:
+        from popdist_onnx.runtime.scatters import add_in_order
+
+        add_in_order(model, threads)

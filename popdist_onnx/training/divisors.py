@@ -58,11 +58,8 @@ class Divisors:
         self._layout = layout
         self._values: dict[str, onnx.ValueInfoProto] = {}
         self._sums: str | None = None
-        self.is_judged = layout.parts == 1
         self._constant: dict[str, Array] | None = None
         self._inputs: list[str] = []
-        if layout.parts == 1:
-            return
         spell_out(proto)
         self._reader = reader = Reader(proto, original)
         plans, self._sums = read_terms(reader, loss, layout.parts)

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from popdist.nearest import did_you_mean
 from popdist_onnx.errors import ArgumentError, ValueRangeError
-from popdist_onnx.optimizers.adam import Adam
-from popdist_onnx.optimizers.adaptive import Adaptive
 from popdist_onnx.optimizers.optimizer import Optimizer
 from popdist_onnx.optimizers.sgd import SGD
 from popdist_onnx.types import AdamMode, AdaptiveMode
@@ -31,11 +29,21 @@ class _Named(NamedTuple):
 
 
 def _adam(mode: AdamMode) -> Callable[[Mapping[str, tuple[float, bool]]], Optimizer]:
-    return lambda values: Adam(values, mode=mode)
+    def make(values: Mapping[str, tuple[float, bool]]) -> Optimizer:
+        from popdist_onnx.optimizers.adam import Adam
+
+        return Adam(values, mode=mode)
+
+    return make
 
 
 def _adaptive(mode: AdaptiveMode) -> Callable[[Mapping[str, tuple[float, bool]]], Optimizer]:
-    return lambda values: Adaptive(values, mode=mode)
+    def make(values: Mapping[str, tuple[float, bool]]) -> Optimizer:
+        from popdist_onnx.optimizers.adaptive import Adaptive
+
+        return Adaptive(values, mode=mode)
+
+    return make
 
 
 _NAMED = {

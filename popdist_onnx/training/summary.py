@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from popdist_onnx.gradients import load_rules
 from popdist_onnx.gradients.registry import rule_of
 from popdist_onnx.graph import names
-from popdist_onnx.lowering.registry import LOWERINGS
+from popdist_onnx.lowering.registry import OPERATORS
 from popdist_onnx.transforms.accumulate import updaters
 from popdist_onnx.transforms.autodiff import variables
 from popdist_onnx.transforms.quantization import pair_quantization, stored_integers
@@ -105,7 +104,6 @@ def _readers(proto: onnx.ModelProto) -> dict[str, str]:
 
 def operator_report(model: ir.Model) -> tuple[str, bool]:
     """A table of operators with their gradient rules, and whether no rule is missing."""
-    load_rules()
     pair_quantization(model)
     found: dict[tuple[str, str], list[ir.Node]] = {}
     for node in model.graph:
@@ -113,7 +111,7 @@ def operator_report(model: ir.Model) -> tuple[str, bool]:
     rows = []
     for (domain, op_type), nodes in sorted(found.items()):
         rule = rule_of(nodes[0])
-        if rule is None and op_type in LOWERINGS and domain == "ai.graphcore":
+        if rule is None and op_type in OPERATORS and domain == "ai.graphcore":
             says = "yes, through the operators it is made of"
         elif rule is None:
             where = [str(node.name or node.outputs[0].name) for node in nodes[:_SHOWN]]

@@ -21,7 +21,6 @@ from popdist.metrics import note_phase
 from popdist.nearest import did_you_mean
 from popdist.recording import recording
 from popdist_onnx.checks import PARTS
-from popdist_onnx.checks.parts import PartsProbe
 from popdist_onnx.errors import ArgumentError, ValueRangeError, popart_exception
 from popdist_onnx.graph.large_files import has_large_content, moved_to_file, write_model
 from popdist_onnx.graph.load import read
@@ -32,8 +31,6 @@ from popdist_onnx.training.callbacks import History, callbacks_of
 from popdist_onnx.training.classical import with_linear_weights
 from popdist_onnx.training.data import Array, Data, sample_count
 from popdist_onnx.training.epochs import Epochs
-from popdist_onnx.training.evaluation import Evaluator, Measures, metrics_of
-from popdist_onnx.training.inference_mode import in_inference_mode, modes
 from popdist_onnx.training.layout import Layout, updates_of
 from popdist_onnx.training.local_replicas import current_job
 from popdist_onnx.training.model import (
@@ -58,7 +55,6 @@ from popdist_onnx.training.settings import (
     require_seed,
 )
 from popdist_onnx.training.sources import gathered, source_of
-from popdist_onnx.training.summary import weight_summary
 from popdist_onnx.training.updates import Updates
 
 if TYPE_CHECKING:
@@ -67,10 +63,11 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike
 
+    from popdist_onnx.checks.parts import PartsProbe
     from popdist_onnx.graph.load import Source
     from popdist_onnx.optimizers.optimizer import Optimizer
     from popdist_onnx.training.callbacks import Callback
-    from popdist_onnx.training.evaluation import Metric
+    from popdist_onnx.training.evaluation import Evaluator, Measures, Metric
     from popdist_onnx.training.sources import Source as Samples
 
 logger = logging.getLogger("popdist.onnx")
@@ -150,7 +147,11 @@ class Trainer:
         self._original = with_stored_fills(with_linear_weights(self._own(model)))
         mark_frozen(self._original, freeze, train)
         self._loss_kind = loss or stated_loss(self._original) or "cross_entropy"
-        self._metrics = metrics_of(metrics)
+        self._metrics: dict[str, Metric] = {}
+        if metrics:
+            from popdist_onnx.training.evaluation import metrics_of
+
+            self._metrics = metrics_of(metrics)
         self._optimizer = clipped(optimizer_of(optimizer, learning_rate), clip_norm)
         self._layout = Layout(batch_size, accumulation, self._job)
         self.stop = False
@@ -165,18 +166,25 @@ class Trainer:
         self.session = self._usual.session
         if self.session.is_random:
             self.session.setRandomSeed(seed)
-        measured = not self._usual.divisors.is_judged and is_enabled(PARTS)
-        self._checks = [
+        self._checks = [] if self._usual.divisors.is_judged else self._probes()
+        self._epochs = Epochs(self._usual, self._optimizer, self._of_layout, seed)
+
+    def _probes(self) -> list[PartsProbe]:
+        """The measurement of parts, unless it is switched off."""
+        if not is_enabled(PARTS):
+            return []
+        from popdist_onnx.checks.parts import PartsProbe
+
+        return [
             PartsProbe(
                 lambda samples: with_batch(with_single_biases(self._original), samples),
                 self._loss_kind,
-                batch_size,
+                self._layout.batch,
                 self.trained,
                 is_rewritten=bool(self._usual.divisors.names),
                 warns=self._job.first,
             )
-        ] * measured
-        self._epochs = Epochs(self._usual, self._optimizer, self._of_layout, seed)
+        ]
 
     def _compiled(self, layout: Layout, name: str = "training") -> Updates:
         return Updates(
@@ -326,6 +334,8 @@ class Trainer:
 
     def _measured(self, data: Mapping[str, Array]) -> dict[str, float]:
         """Loss and metrics of samples that all instances have."""
+        from popdist_onnx.training.evaluation import Measures
+
         if self._measures is None:
             self._measures = Measures(
                 self._model, self._loss_kind, self._metrics, self._layout.batch, self._job
@@ -344,6 +354,8 @@ class Trainer:
         Raises:
             popart_exception: The data do not fit the model.
         """
+        from popdist_onnx.training.evaluation import Evaluator, in_inference_mode
+
         output = main_output(self._model)
         forward = in_inference_mode(without_labels(self._model))
         data = Data.of(forward, None).named(inputs)
@@ -362,6 +374,8 @@ class Trainer:
             inference: Whether batch normalisation and dropout are switched to inference mode; None
                 keeps them, and warns where a model was exported in training mode.
         """
+        from popdist_onnx.training.evaluation import in_inference_mode, modes
+
         found = modes(self._original)
         if inference is None and "BatchNormalization" in found and self._job.first:
             logger.warning(
@@ -460,6 +474,8 @@ class Trainer:
             A line for each floating-point initializer: its type and shape, and whether it is
             trained, frozen, a running statistic, or without a gradient.
         """
+        from popdist_onnx.training.summary import weight_summary
+
         return weight_summary(self._original, self.trained)
 
     def _own(self, source: Source) -> onnx.ModelProto:
@@ -569,7 +585,8 @@ def train(
     fitting = [one.name for one in _keywords(Trainer.fit)]
     require_known([one.name for one in _keywords(Trainer)] + fitting, settings)
     trainer = Trainer(model, **{n: v for n, v in settings.items() if n not in fitting})
-    if trainer.session.prepared_engine("train").state.names and current_job().first:
+    has_weights = bool(trainer.session.prepared_engine("train").state.names)
+    if has_weights and current_job().first and logger.isEnabledFor(logging.INFO):
         logger.info("what is trained:\n%s", trainer.summary())
     trainer.fit(inputs, labels, **{n: v for n, v in settings.items() if n in fitting})
     return trainer

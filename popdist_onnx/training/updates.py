@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from popdist_onnx.graph.malformed import sound
 from popdist_onnx.graph.names import ACCUMULATOR
 from popdist_onnx.session.devices import DeviceManager
 from popdist_onnx.session.training import TrainingSession
-from popdist_onnx.training.data import Data
-from popdist_onnx.training.divisors import Divisors
+from popdist_onnx.training.data import Array, Data
 from popdist_onnx.training.model import trainable, with_batch
 from popdist_onnx.training.recurrent_biases import with_single_biases
 from popdist_onnx.types import AnchorReturnType, DataFlow, ReductionType, SessionOptions
@@ -18,7 +17,9 @@ if TYPE_CHECKING:
     import onnx
 
     from popdist_onnx.optimizers.optimizer import Optimizer
+    from popdist_onnx.training.divisors import Divisors
     from popdist_onnx.training.layout import Layout
+    from popdist_onnx.training.sources import Source
 
 
 class Updates:
@@ -56,7 +57,7 @@ class Updates:
             self.model = with_batch(with_single_biases(original), layout.batch)
             proto, self.loss, classes = trainable(self.model, loss_kind)
             self.data = Data.of(proto, classes)
-            self.divisors = Divisors(proto, self.loss, layout, original)
+            self.divisors = _divisors(proto, self.loss, layout, original)
         self.session = TrainingSession(
             proto,
             DataFlow(1, {self.loss: AnchorReturnType("All")}),
@@ -85,6 +86,31 @@ class Updates:
             # Between updates accumulators are zero, and only some layouts have them.
             if name in its.state and not name.startswith(ACCUMULATOR):
                 mine.state.write(name, its.state.read(name))
+
+
+class OnePart:
+    """In place of `Divisors` where an update has one micro-batch: the loss is that of the whole."""
+
+    is_judged = True
+    names: ClassVar[list[str]] = []
+
+    def prepare(self, _source: Source, *, warn: bool = True) -> bool:  # noqa: ARG002 - as there
+        """Nothing is exchanged."""
+        return False
+
+    def of(self, *_: object) -> dict[str, Array]:
+        """There are no inputs."""
+        return {}
+
+
+def _divisors(
+    proto: onnx.ModelProto, loss: str, layout: Layout, original: onnx.ModelProto
+) -> Divisors | OnePart:
+    if layout.parts == 1:
+        return OnePart()
+    from popdist_onnx.training.divisors import Divisors
+
+    return Divisors(proto, loss, layout, original)
 
 
 def _options(layout: Layout, *, check_finite: bool) -> SessionOptions:

@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from popdist_onnx.errors import popart_exception
-from popdist_onnx.gradients import load_rules
-from popdist_onnx.gradients.arithmetic import unbroadcast
 from popdist_onnx.gradients.registry import At, Edges, described, rule_of
-from popdist_onnx.graph import names
+from popdist_onnx.graph import names, shape_ops
 from popdist_onnx.graph.compat import FLOATING, captured
 from popdist_onnx.graph.expand import expand
 from popdist_onnx.graph.fold import fold
@@ -231,7 +229,6 @@ class Autodiff(Pass):
 
     def change(self, model: ir.Model) -> bool:
         """Adds the backward pass."""
-        load_rules()
         self.frozen = {*self.frozen, *frozen_of(model)}
         graph, loss = model.graph, loss_of(model)
         wanted = _find(graph, self.wanted)
@@ -337,7 +334,7 @@ class _Backward:
         for value, edge in _by_value(at, edges):
             if value in self.paths.values:
                 like = self.tape.wrap(value)
-                arrived = unbroadcast(edge, like) if rule.broadcasts else edge
+                arrived = shape_ops.unbroadcast(edge, like) if rule.broadcasts else edge
                 if arrived.value.shape is None:
                     arrived.value.shape = value.shape
                 if arrived.value.type is None:

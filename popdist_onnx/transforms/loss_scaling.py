@@ -21,7 +21,6 @@ from popdist_onnx.graph import names
 from popdist_onnx.graph.passes import Pass
 from popdist_onnx.graph.tensor import Tape
 from popdist_onnx.graph.values import static
-from popdist_onnx.optimizers.adam import Adam
 from popdist_onnx.transforms.autodiff import gradients_of
 from popdist_onnx.transforms.loss import loss_of
 from popdist_onnx.types.enums import GradientTensorTrackingMethod
@@ -32,9 +31,6 @@ if TYPE_CHECKING:
 
 LARGE = f"{names.LOSS_SCALE_COUNT}large"
 """The state that counts elements beyond the bin edge."""
-
-ELEMENTS = "popdist.loss-scale-elements"
-"""Metadata key of models: the number of elements that are looked at in one micro-batch."""
 
 LARGEST = "popdist.loss-scale-largest"
 """Metadata key of models: the largest loss scale, where the loss or a weight has half precision."""
@@ -51,7 +47,8 @@ class CountLargeGradients(Pass):
     """Adds the count of large elements of gradients.
 
     Needs: gradients, of known shape.
-    Leaves: the state `LARGE`, to which every micro-batch adds, and `ELEMENTS` in the metadata.
+    Leaves: the state `LARGE`, to which every micro-batch adds, and
+    `names.LOSS_SCALE_ELEMENTS` in the metadata.
 
     Args:
         settings: The tracked gradients and the bin edge.
@@ -92,7 +89,7 @@ class CountLargeGradients(Pass):
         state = tape.state(LARGE, np.zeros((), np.int64))
         graph.outputs.append(tape.rename(state + count, names.updated(LARGE)).value)
         elements = sum(prod(int(dim) for dim in tape.wrap(one).shape) for one in watched)
-        model.metadata_props[ELEMENTS] = str(elements)
+        model.metadata_props[names.LOSS_SCALE_ELEMENTS] = str(elements)
         trained = [graph.initializers[weight] for weight in gradients_of(model)]
         if ir.DataType.FLOAT16 in {one.dtype for one in (loss_of(model), *trained)}:
             model.metadata_props[LARGEST] = str(_LARGEST_OF_HALF)
@@ -165,7 +162,7 @@ def require_variable_loss_scale(optimizer: Optimizer, options: SessionOptions) -
             value=f"lossScaling ({optimizer.getLossScalingVal()}, True)",
             accepted=f"lossScaling ({optimizer.getLossScalingVal()}, False)",
         )
-    if isinstance(optimizer, Adam) and optimizer.scaled_optimizer_state:
+    if optimizer.form().get("scaled_optimizer_state"):
         raise popart_exception(
             "PD581", "automatic loss scaling does not go with scaled_optimizer_state"
         )

@@ -16,8 +16,6 @@ from popdist.nearest import did_you_mean
 from popdist_onnx.graph import names
 from popdist_onnx.graph.passes import Pass
 from popdist_onnx.graph.tensor import Tape
-from popdist_onnx.optimizers.adam import Adam, adam
-from popdist_onnx.optimizers.adaptive import Adaptive, adaptive
 from popdist_onnx.optimizers.clip_norm import ClipNormMode, ClipNormSettings
 from popdist_onnx.optimizers.optimizer import require_optimizer, scalar_feed
 from popdist_onnx.optimizers.scalars import (
@@ -26,7 +24,6 @@ from popdist_onnx.optimizers.scalars import (
     UPDATE_FACTOR,
     owner,
 )
-from popdist_onnx.optimizers.sgd import SGD, sgd
 from popdist_onnx.optimizers.values import UpdateError
 from popdist_onnx.optimizers.weight_update import Numbers, WeightUpdate, compute_type
 from popdist_onnx.transforms.accumulate import (
@@ -34,7 +31,6 @@ from popdist_onnx.transforms.accumulate import (
     require_gradients,
     updaters,
 )
-from popdist_onnx.transforms.loss_scaling import ELEMENTS
 from popdist_onnx.types.enums import ReductionType
 
 if TYPE_CHECKING:
@@ -43,29 +39,6 @@ if TYPE_CHECKING:
     from popdist_onnx.graph.values import Array
     from popdist_onnx.optimizers.coefficients import Coefficient
     from popdist_onnx.optimizers.optimizer import Optimizer
-
-
-# The formula of every optimizer, found by its type.
-
-
-def write_update(
-    numbers: Numbers, weight: ir.Value, gradient: ir.Value, clip: Coefficient | None
-) -> None:
-    """Writes the update of one weight from its summed gradient; ``clip`` None does not clip.
-
-    Raises:
-        TypeError: The optimizer has no formula.
-        UpdateError: A state in the model does not fit.
-    """
-    match numbers.optimizer:
-        case SGD() as optimizer:
-            sgd(WeightUpdate(numbers, optimizer, weight, gradient, clip))
-        case Adam() as optimizer:
-            adam(WeightUpdate(numbers, optimizer, weight, gradient, clip))
-        case Adaptive() as optimizer:
-            adaptive(WeightUpdate(numbers, optimizer, weight, gradient, clip))
-        case other:
-            raise TypeError(f"{type(other).__name__} has no formula")
 
 
 # Clipping by norm: one factor per group of weights, by which updates multiply gradients.
@@ -151,7 +124,7 @@ class ScaleLoss(Pass):
         computed = compute_type(dtype)
         scale = numbers.input(f"{LOSS_SCALING_INPUT}{dtype.name}", computed)
         with tape.at(next((node for node in graph if before in node.inputs), None)):
-            if ELEMENTS in model.metadata_props:
+            if names.LOSS_SCALE_ELEMENTS in model.metadata_props:
                 scale = scale * numbers.input(UPDATE_FACTOR, computed)
                 tape.rename(scale, names.FINAL_LOSS_SCALE)
             wide = tape.wrap(before) if dtype == computed else tape.Cast(before, to=int(computed))
@@ -210,9 +183,12 @@ class GrowUpdates(Pass):
         clips = clip_factors(numbers, read)
         for weight, gradient in read.items():
             once.scope = f"update/{weight}/"
-            write_update(numbers, model.graph.initializers[weight], gradient, clips.get(weight))
+            stored = model.graph.initializers[weight]
+            self.optimizer.write(
+                WeightUpdate(numbers, self.optimizer, stored, gradient, clips.get(weight))
+            )
         model.metadata_props[DIVISOR] = str(self.divisor)
-        if ELEMENTS in model.metadata_props:
+        if names.LOSS_SCALE_ELEMENTS in model.metadata_props:
             self._name_inverse_scales(once)
         return True
 

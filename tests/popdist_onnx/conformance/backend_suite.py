@@ -23,7 +23,6 @@ from onnx.reference import ReferenceEvaluator
 from popdist.errors import PopdistError
 from popdist_onnx import SessionOptions
 from popdist_onnx.errors import popart_internal_exception
-from popdist_onnx.gradients import load_rules
 from popdist_onnx.gradients.registry import differentiable
 from popdist_onnx.graph.load import load, read, save
 from popdist_onnx.lowering.apply import lower
@@ -40,8 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import onnxruntime
-
-load_rules()
 
 KINDS = ("node", "simple", "pytorch-converted", "pytorch-operator")
 

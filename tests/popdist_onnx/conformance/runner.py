@@ -11,7 +11,6 @@ import torch
 from onnx import AttributeProto, NodeProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from popdist_onnx.gradients import load_rules
 from popdist_onnx.gradients.registry import differentiable
 from popdist_onnx.graph.load import load
 from popdist_onnx.lowering.apply import lower
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tests.popdist_onnx.conformance.case import Case
-
-load_rules()
 
 STEP = 1e-5
 

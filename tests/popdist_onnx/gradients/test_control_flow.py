@@ -5,15 +5,12 @@ import pytest
 import torch
 
 import popdist_onnx as popart
-from popdist_onnx.gradients import load_rules
 from popdist_onnx.gradients.registry import differentiable
 from popdist_onnx.graph.load import load
 from popdist_onnx.lowering.apply import lower
 from popdist_onnx.transforms.autodiff import autodiff
 from popdist_onnx.transforms.loss import set_loss
 from tests.popdist_onnx.gradients.harness import session
-
-load_rules()
 
 X = np.array([0.3, -1, 2], np.float32)
 W = np.array([1.2, 0.7, -2], np.float32)

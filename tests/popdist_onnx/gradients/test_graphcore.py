@@ -8,15 +8,12 @@ import torch
 from onnx import helper, numpy_helper
 from torch.nn import functional
 
-from popdist_onnx.gradients import load_rules
 from popdist_onnx.gradients.registry import differentiable
 from popdist_onnx.graph.load import load
 from popdist_onnx.lowering.apply import lower
 from popdist_onnx.transforms.autodiff import autodiff
 from popdist_onnx.transforms.loss import set_loss
 from tests.popdist_onnx.gradients.harness import integers, normal, session
-
-load_rules()
 
 
 def gradient(nodes, feeds, wanted, constants=None):

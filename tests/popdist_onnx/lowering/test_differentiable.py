@@ -6,10 +6,9 @@ import onnxruntime as ort
 import pytest
 
 from popdist_onnx.builder import Builder
-from popdist_onnx.gradients import load_rules
 from popdist_onnx.gradients.registry import differentiable
 from popdist_onnx.graph.load import load
-from popdist_onnx.lowering import DOMAIN, LOWERINGS, lower
+from popdist_onnx.lowering import DOMAIN, OPERATORS, lower
 from popdist_onnx.transforms.autodiff import autodiff
 from popdist_onnx.transforms.loss import set_loss
 from popdist_onnx.types import ReductionType, ScatterReduction
@@ -122,7 +121,6 @@ def training_graph(build, arrays):
         total = part if total is None else builder.aiOnnx.add([total, part])
     builder.addOutputTensor(total)
     model = load(builder.getModelProto())
-    load_rules()
     lower(model, keep=differentiable(DOMAIN))
     set_loss(model, total)
     wanted = [one for one, array in zip(ids, arrays, strict=True) if array.dtype.kind == "f"]
@@ -209,5 +207,5 @@ def test_gradients_of_packed_sequences_are_slopes():
 def test_no_operator_is_forgotten():
     from popdist_onnx.builder.graphcore_methods import METHODS
 
-    lowered = {one.name for one in METHODS if one.op_type in LOWERINGS}
+    lowered = {one.name for one in METHODS if one.op_type in OPERATORS}
     assert lowered == {*SAMPLES, *WITHOUT}

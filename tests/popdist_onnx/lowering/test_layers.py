@@ -12,7 +12,7 @@ from popdist_onnx.builder import Builder
 from popdist_onnx.errors import NotOnHostError, popart_exception
 from popdist_onnx.graph.load import load
 from popdist_onnx.lowering import lower
-from popdist_onnx.lowering.layers import require_one_local_replica
+from popdist_onnx.lowering.apply import require_one_local_replica
 from popdist_onnx.transforms.randomness import random_inputs
 from tests.popdist_onnx.graphcore import evaluate, run
 
