@@ -40,10 +40,9 @@ _HOMES: dict[str, tuple[str, ...]] = {
     ),
     "optimizers.adam": ("Adam",),
     "optimizers.adaptive": ("Adaptive",),
-    "optimizers.clip_norm": ("ClipNormSettings",),
     "optimizers.optimizer": ("Optimizer",),
     "optimizers.sgd": ("SGD", "ConstSGD"),
-    "optimizers.values": ("OptimizerValue", "OptimizerValueMap"),
+    "optimizers.values": ("ClipNormSettings", "OptimizerValue", "OptimizerValueMap"),
     "prefixes": (
         "hostReduceGradCopyPrefix",
         "hostReduceVarCopyPrefix",

@@ -12,7 +12,7 @@ from popdist_onnx.graph.load import load, read
 from popdist_onnx.graph.load import save as save_model
 from popdist_onnx.session.pipeline import training_graph
 from popdist_onnx.training.model import trainable, with_batch, with_stored_fills
-from popdist_onnx.training.optimizers import NAMES, optimizer_of
+from popdist_onnx.training.settings import NAMES, optimizer_of
 from popdist_onnx.training.summary import operator_report, training_summary
 from popdist_onnx.types import SessionOptions
 

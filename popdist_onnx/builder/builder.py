@@ -24,10 +24,11 @@ from popdist_onnx.builder.model_file import (
 )
 from popdist_onnx.builder.naming import debug_name, require_unreserved
 from popdist_onnx.builder.node_notes import NodeNotes
-from popdist_onnx.builder.onnx_methods import OLDEST_OPSET, ai_onnx, newest_opset
+from popdist_onnx.builder.onnx_methods import ai_onnx
 from popdist_onnx.errors import ArgumentError, OptionError, ValueRangeError
+from popdist_onnx.graph.compat import OLDEST_OPSET, newest_opset
 from popdist_onnx.graph.load import BuiltModel, read
-from popdist_onnx.graph.malformed import sound
+from popdist_onnx.graph.passes import sound
 from popdist_onnx.graph.values import static
 from popdist_onnx.types import DataType, InputSettings, TensorInfo
 

@@ -11,9 +11,9 @@ import onnx_ir as ir
 
 from popdist_onnx.builder.graph_writer import DEFAULT_OPSETS
 from popdist_onnx.errors import ValueRangeError, popart_exception
+from popdist_onnx.graph.large_files import use_typed_fields
 from popdist_onnx.graph.load import load
 from popdist_onnx.graph.names import BUILDER
-from popdist_onnx.graph.typed_data import use_typed_fields
 from popdist_onnx.graph.values import static
 from popdist_onnx.lowering import DOMAIN
 

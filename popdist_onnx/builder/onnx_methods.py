@@ -17,10 +17,8 @@ from popdist._version import __version__
 from popdist_onnx.builder.attributes import Kind
 from popdist_onnx.builder.methods import REQUIRED, Method, OperatorSet, Parameter, make
 from popdist_onnx.errors import NotOnHostError, ValueRangeError
+from popdist_onnx.graph.compat import OLDEST_OPSET, newest_opset
 from popdist_onnx.lowering import DOMAIN, OPERATORS
-
-OLDEST_OPSET = 6
-"""The oldest opset with a class of methods."""
 
 # Names that are, or nearly are, words of C++ or Python.
 _NAMES = {name: f"logical_{name.lower()}" for name in ("And", "If", "Not", "Or", "Xor")}
@@ -42,11 +40,6 @@ _KINDS = {
     OpSchema.AttrType.GRAPH: Kind.GRAPH,
 }
 _LISTS = (Kind.INTS, Kind.FLOATS, Kind.STRINGS)
-
-
-def newest_opset() -> int:
-    """The newest opset of ``ai.onnx`` that the installed onnx knows."""
-    return int(onnx.defs.onnx_opset_version())
 
 
 @cache

@@ -23,9 +23,9 @@ import onnx
 from popdist.checks.parts import CAUSE, HALVES, UPDATES
 from popdist.checks.passes import NotJudgedError
 from popdist_onnx.errors import popart_exception
+from popdist_onnx.training.data import Layout
 from popdist_onnx.training.divisors import Divisors
 from popdist_onnx.training.evaluation import Evaluator, in_inference_mode
-from popdist_onnx.training.layout import Layout
 from popdist_onnx.training.local_replicas import LocalReplicas
 from popdist_onnx.training.model import trainable
 

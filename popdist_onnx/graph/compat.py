@@ -22,6 +22,15 @@ FLOATING = (
 Their numbers are those of ``onnx.TensorProto`` too."""
 
 
+OLDEST_OPSET = 6
+"""The oldest opset that is read and built: older ones lack most of today's operators.
+
+Of older files those are read whose operators have the same definition in this opset."""
+
+WORKING_OPSET = 18
+"""Models of an older opset are brought to this one."""
+
+
 def newest_opset() -> int:
     """The newest ``ai.onnx`` opset that the installed onnx knows."""
     return int(onnx.defs.onnx_opset_version())

@@ -7,7 +7,8 @@ equivalent ones; names of values stay.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import onnx
@@ -25,8 +26,6 @@ from popdist_onnx.graph.inference import (
     scan_axis,
 )
 from popdist_onnx.graph.names import ORIGIN
-from popdist_onnx.graph.paddings import conv_transpose, convolution, pool
-from popdist_onnx.graph.resize import resize
 from popdist_onnx.graph.tensor import Tape
 from popdist_onnx.graph.values import constant, dims
 
@@ -35,26 +34,32 @@ if TYPE_CHECKING:
 
     from popdist_onnx.graph.tensor import Tensor
 
-_FORMS: dict[str, Callable[[Tape, ir.Node], Sequence[Tensor] | None]] = {
-    "Attention": attention,
-    "AveragePool": pool,
-    "Conv": convolution,
-    "ConvTranspose": conv_transpose,
-    "LpPool": pool,
-    "MaxPool": pool,
-    "Resize": resize,
+Form: TypeAlias = "Callable[[Tape, ir.Node], Sequence[Tensor] | None]"
+"""What writes the nodes in place of a node; None where the node may stay."""
+
+_FORMS: dict[str, Form] = {"Attention": attention}
+
+_HOMES = {
+    **dict.fromkeys(("AveragePool", "Conv", "ConvTranspose", "LpPool", "MaxPool"), "paddings"),
+    "Resize": "resize",
 }
-"""By operator: what takes a node's place; None where the node may stay."""
+"""The modules with further forms, which are imported where a model has their operators."""
 
 
-def _form(*op_types: str) -> Callable[..., Callable[[Tape, ir.Node], Sequence[Tensor] | None]]:
-    def register(
-        function: Callable[[Tape, ir.Node], Sequence[Tensor] | None],
-    ) -> Callable[[Tape, ir.Node], Sequence[Tensor] | None]:
+def form(*op_types: str) -> Callable[[Form], Form]:
+    """Registers what takes the place of operators."""
+
+    def register(function: Form) -> Form:
         _FORMS.update(dict.fromkeys(op_types, function))
         return function
 
     return register
+
+
+def _form_of(op_type: str) -> Form | None:
+    if op_type in _HOMES:
+        import_module(f"popdist_onnx.graph.{_HOMES[op_type]}")
+    return _FORMS.get(op_type)
 
 
 def conform(model: ir.Model) -> None:
@@ -72,12 +77,12 @@ def _conform(graph: ir.Graph, opset: int) -> None:
         if node.domain:
             continue
         _cast_shapes(tape, node)
-        form = _FORMS.get(node.op_type)
-        if form is None or any(value is not None and value.dtype is None for value in node.inputs):
+        rewrite = _form_of(node.op_type)
+        if rewrite is None or any(one is not None and one.dtype is None for one in node.inputs):
             continue
         metadata = {ORIGIN: f"{node.op_type}-{opset}", **node.metadata_props}
         with tape.at(node, f"{node.outputs[0].name}/", metadata):
-            made = form(tape, node)
+            made = rewrite(tape, node)
             if made is not None:
                 tape.substitute(node, made)
 
@@ -114,7 +119,7 @@ def _cast(tape: Tape, node: ir.Node, index: int, dtype: ir.DataType) -> None:
 # Missing and different kernels.
 
 
-@_form("Scan")
+@form("Scan")
 def _scan(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
     """Concatenates slices that keep the scanned axis, as PopART's do."""
     if not keeps_axis(node):
@@ -147,8 +152,8 @@ def _scan(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
     return made
 
 
-@_form("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean")
-@_form("ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare")
+@form("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean")
+@form("ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare")
 def _of_elements(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
     """A reduction over no axes: of each element alone.
 
@@ -167,7 +172,7 @@ def _of_elements(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
     return [tape.Abs(x) if node.op_type in ("ReduceL1", "ReduceL2") else tape.Identity(x)]
 
 
-@_form(*RECURRENT)
+@form(*RECURRENT)
 def _recurrent(tape: Tape, node: ir.Node) -> None:
     """Sets the length of the state, which the kernels require."""
     del tape
@@ -175,7 +180,7 @@ def _recurrent(tape: Tape, node: ir.Node) -> None:
         node.attributes["hidden_size"] = ir.AttrInt64("hidden_size", length)
 
 
-@_form("OneHot")
+@form("OneHot")
 def _one_hot(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
     """A comparison, where the kernel does not support the combination of types."""
     indices, depth, values = (tape.wrap(value) for value in node.inputs if value is not None)
@@ -201,7 +206,7 @@ def _one_hot(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
     return [tape.Where(hits, on, off)]
 
 
-@_form("Range")
+@form("Range")
 def _range(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
     """Limits of one dimension, which the kernel takes, and its check of constants does not."""
     limits = [tape.wrap(value) for value in node.inputs if value is not None]
@@ -210,7 +215,7 @@ def _range(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
     return [tape.Range(*(tape.Reshape(one, tape.ints()) for one in limits))]
 
 
-@_form("Mod")
+@form("Mod")
 def _mod(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
     """The floored remainder of floating-point numbers, which PopART supports and ONNX does not."""
     a, b = (tape.wrap(value) for value in node.inputs if value is not None)
@@ -221,7 +226,7 @@ def _mod(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
     return [tape.Where(wrong, rest + b, rest)]
 
 
-@_form("LRN")
+@form("LRN")
 def _lrn(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
     """Windows of even size, which reach further to the end, and ranks other than four.
 
@@ -242,7 +247,7 @@ def _lrn(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
     return [x / (tape.Sum(*parts) * alpha + bias) ** beta]
 
 
-@_form("Slice")
+@form("Slice")
 def _backwards(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
     """A slice backwards to an end behind its start is empty; the kernel takes all elements."""
     given = [None if value is None else constant(value) for value in node.inputs[1:]]
@@ -258,7 +263,7 @@ def _backwards(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
     return [tape.Slice(first, begins, ends, *rest)]
 
 
-@_form("SpaceToDepth", "DepthToSpace")
+@form("SpaceToDepth", "DepthToSpace")
 def _space_and_depth(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
     """Blocks of integers, which the kernel does not move."""
     x = tape.wrap(node.inputs[0])  # type: ignore[arg-type]

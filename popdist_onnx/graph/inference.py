@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, TypeAlias
 
 import onnx
@@ -20,6 +21,9 @@ Info: TypeAlias = "tuple[ir.DataType | None, Sequence[Dim] | None] | None"
 Inference: TypeAlias = "Callable[[ir.Node], Sequence[Info]]"
 
 _RULES: dict[tuple[str, str], Inference] = {}
+
+_HOMES = {"com.microsoft": "popdist_onnx.graph.runtime_operators"}
+"""Modules with the rules of a domain, which are imported where a model has its operators."""
 
 _BEFORE_STATE = 2
 """Inputs of a `Loop` before its state: the most turns, and the condition."""
@@ -298,6 +302,8 @@ def _fill(body: ir.Graph, entering: Sequence[Info]) -> None:
 
 def annotate(node: ir.Node, opset: int) -> None:
     """Sets types and shapes of a node's outputs; known ones stay where inference knows less."""
+    if node.domain in _HOMES:
+        import_module(_HOMES[node.domain])
     rule = _RULES.get((node.domain, node.op_type))
     node.meta.pop(FAILED_INFERENCE, None)
     if not node.domain:

@@ -14,28 +14,22 @@ import onnx_ir.passes.common
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from popdist_onnx.errors import popart_exception
-from popdist_onnx.graph.compat import graphs_within, newest_opset, subgraphs
+from popdist_onnx.graph.compat import OLDEST_OPSET, WORKING_OPSET, graphs_within, newest_opset
 from popdist_onnx.graph.conform import conform
 from popdist_onnx.graph.expand import expand, split_slices
-from popdist_onnx.graph.fold import fold, fold_node
+from popdist_onnx.graph.exporters import untie
+from popdist_onnx.graph.fold import fold
 from popdist_onnx.graph.inference import annotate_graph, annotate_value
 from popdist_onnx.graph.large_files import resolve_external_data
-from popdist_onnx.graph.malformed import sound
-from popdist_onnx.graph.names import BUILDER, OPSET, ORIGIN
+from popdist_onnx.graph.names import OPSET
 from popdist_onnx.graph.operands import require_inferred, require_operands, require_steps
-from popdist_onnx.graph.opset_upgrades import AS_BEFORE, UPGRADES, Parts
-from popdist_onnx.graph.runtime_operators import write_out
-from popdist_onnx.graph.sequences import dissolve
+from popdist_onnx.graph.passes import sound
 from popdist_onnx.graph.stored_tensors import densified, require_stored
-from popdist_onnx.graph.tensor import Tape
-from popdist_onnx.graph.torch_files import untie
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from typing_extensions import Self
-
-    from popdist_onnx.graph.opset_upgrades import Upgrade
 
 
 def lift(proto: onnx.ModelProto) -> onnx.ModelProto:
@@ -125,74 +119,6 @@ def _rename(graph: onnx.GraphProto, old: str, new: str) -> None:
                 _rename(inner, old, new)
 
 
-# Upgrade of older opsets to opset 18, so that later passes handle one form only; value names stay.
-
-
-OLDEST_OPSET = 6
-"""The oldest opset that is read: older ones lack most of today's operators.
-
-Of older files those are read whose operators have the same definition in this opset."""
-
-WORKING_OPSET = 18
-"""Models of an older opset are brought to this one."""
-
-
-def upgrade(model: ir.Model) -> None:
-    """Upgrades an older model to opset 18, and folds constants after each node.
-
-    A newer form may need a shape that only folding finds.
-
-    Raises:
-        NotOnHostError: An old form has no new one.
-    """
-    opset = model.graph.opset_imports[""]
-    if opset >= WORKING_OPSET:
-        return
-    _upgrade_graph(model.graph, opset, of_builder=model.producer_name == BUILDER)
-    model.graph.opset_imports[""] = WORKING_OPSET
-    model.ir_version = max(model.ir_version, 8)
-
-
-def _upgrade_graph(graph: ir.Graph, opset: int, *, of_builder: bool) -> None:
-    tape = Tape(graph, opset=WORKING_OPSET)
-    steps: dict[str, list[Upgrade]] = {}
-    for since, op_type, function in sorted(UPGRADES, key=lambda one: one[0]):
-        if since > opset or (of_builder and op_type in AS_BEFORE):
-            steps.setdefault(op_type, []).append(function)
-    for node in list(graph):
-        for inner in subgraphs(node):
-            _upgrade_graph(inner, opset, of_builder=of_builder)
-        newer = [node]
-        if node.domain == "" and node.op_type in steps:
-            newer = _upgrade_node(tape, node, opset, steps[node.op_type])
-        for one in newer:
-            fold_node(tape, one)
-
-
-def _upgrade_node(tape: Tape, node: ir.Node, opset: int, steps: list[Upgrade]) -> list[ir.Node]:
-    parts = Parts(
-        node.op_type,
-        list(node.inputs),
-        {name: attribute.value for name, attribute in node.attributes.items()},
-        len(node.outputs),
-        [bool(output.uses()) or output in tape.graph.outputs for output in node.outputs],
-    )
-    tape.metadata = {ORIGIN: f"{node.op_type}-{opset}", **node.metadata_props}
-    with tape.at(node, f"{node.outputs[0].name}/"):
-        for step in steps:
-            step(tape, parts)
-        made = tape.many(parts.op_type, parts.outputs, *parts.inputs, **parts.attributes)
-        newer = [made[0].value.producer()]
-        if parts.after:
-            made = tuple(
-                parts.after[index](one) if index in parts.after else one
-                for index, one in enumerate(made)
-            )
-            newer += [made[index].value.producer() for index in parts.after if index < len(made)]
-        tape.substitute(node, [*made, *parts.beyond])
-    return [one for one in newer if one is not None]
-
-
 Source: TypeAlias = "ir.Model | onnx.ModelProto | bytes | str | PathLike[str]"
 
 # Larger tensors are weights; shape inference copies a model several times.
@@ -200,6 +126,8 @@ _SMALL = 1024
 
 # ONNX Runtime has no CPU kernels for these operators, but for the nodes of their functions.
 _WITHOUT_KERNEL = ("Swish",)
+
+_OF_RUNTIME = "com.microsoft"
 
 
 _UNREADABLE = (
@@ -258,21 +186,36 @@ def _loaded(proto: onnx.ModelProto, opset: int) -> ir.Model:
     _annotate_dynamic(model.graph, proto)
     annotate_graph(model.graph, opset)
     require_operands(model.graph, opset)
-    dissolve(model.graph, opset)
+    _dissolve(model.graph, opset)
     if opset < WORKING_OPSET:
+        from popdist_onnx.graph.opset_upgrades import upgrade
+
         upgrade(model)
     else:
         model.graph.opset_imports[""] = _least_opset(model.graph, opset)
         expand(model.graph, [node for node in model.graph if node.op_type in _WITHOUT_KERNEL])
         fold(model)
-    write_out(model.graph, model.graph.opset_imports[""])
+    if any(node.domain == _OF_RUNTIME for node in model.graph.all_nodes()):
+        from popdist_onnx.graph.runtime_operators import write_out
+
+        write_out(model.graph, model.graph.opset_imports[""])
     # Lengths and positions that only folding finds.
-    while dissolve(model.graph, model.graph.opset_imports[""]):
+    while _dissolve(model.graph, model.graph.opset_imports[""]):
         fold(model)
     split_slices(model.graph, model.graph.opset_imports[""])
     _conform(model)
     require_inferred(model.graph)
     return model
+
+
+def _dissolve(graph: ir.Graph, opset: int) -> bool:
+    """Makes readers of sequences and optional values read tensors; false where there are none."""
+    names = {node.op_type for node in graph.all_nodes() if not node.domain}
+    if not any("Sequence" in name or name.startswith("Optional") for name in names):
+        return False
+    from popdist_onnx.graph.sequences import dissolve
+
+    return dissolve(graph, opset)
 
 
 def _conform(model: ir.Model) -> None:

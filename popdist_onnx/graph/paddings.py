@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from popdist_onnx.graph.conform import form
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     from popdist_onnx.graph.tensor import Tape, Tensor
 
 
+@form("AveragePool", "LpPool", "MaxPool")
 def pool(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
     """Explicit padding of pooling, where the kernels' own windows differ from the text's."""
     return _short_windows(tape, node) or _late_windows(tape, node)
@@ -34,6 +37,7 @@ def _short_windows(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
     return list(tape.many(node.op_type, len(node.outputs), x, **settings))
 
 
+@form("Conv")
 def convolution(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
     """Padding that the kernel refuses: below zero, or automatic where windows are dilated."""
     pads = list(node.attributes.get_ints("pads", ()))
@@ -117,6 +121,7 @@ def _late_windows(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
     return list(tape.many(node.op_type, len(node.outputs), x, **settings))
 
 
+@form("ConvTranspose")
 def conv_transpose(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
     """Explicit padding; a slice and zeros where the kernel refuses the lengths that are asked for.
 

@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from popdist_onnx.graph import resampling
+from popdist_onnx.graph.conform import form
 from popdist_onnx.graph.values import constant
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from popdist_onnx.graph.values import Array
 
 
+@form("Resize")
 def resize(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
     """Gathers or matrix products, where the kernel differs from the text or lacks a rank."""
     x, y = tape.wrap(node.inputs[0]), tape.wrap(node.outputs[0])  # type: ignore[arg-type]

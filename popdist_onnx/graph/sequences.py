@@ -84,14 +84,9 @@ def dissolve(graph: ir.Graph, opset: int) -> bool:
     Returns:
         Whether a node was replaced.
     """
-    nodes = [node for node in graph.all_nodes() if not node.domain]
-    if opset < _OLDEST_OPSET or not any(_is_of_sequences(node) for node in nodes):
+    if opset < _OLDEST_OPSET:
         return False
     return _dissolve(graph, opset, _Contents())
-
-
-def _is_of_sequences(node: ir.Node) -> bool:
-    return "Sequence" in node.op_type or node.op_type.startswith("Optional")
 
 
 def _dissolve(graph: ir.Graph, opset: int, contents: _Contents) -> bool:

@@ -67,6 +67,13 @@ def static(value: ir.Value) -> bool:
     return known is not None and all(isinstance(dim, int) for dim in known)
 
 
+def lengths(value: ir.Value) -> tuple[int, ...] | None:
+    """A tensor's shape; None where a length is not known."""
+    if not static(value):
+        return None
+    return tuple(int(length) for length in value.shape or ())  # type: ignore[arg-type]
+
+
 def constant(value: ir.Value) -> Array | None:
     """A value's content where the graph fixes it, else None.
 

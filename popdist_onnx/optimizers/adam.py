@@ -18,9 +18,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from popdist_onnx.graph import names
-from popdist_onnx.optimizers.hyperparameters import LOSS_SCALING, Hyperparameter
+from popdist_onnx.optimizers.hyperparameters import LOSS_SCALING, Hyperparameter, Scalar, plain
 from popdist_onnx.optimizers.optimizer import Optimizer, check_member, state_type
-from popdist_onnx.optimizers.scalars import Scalar, plain
 from popdist_onnx.types.enums import AdamMode, WeightDecayMode
 from popdist_onnx.types.tensor_info import DataType
 
@@ -28,9 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from popdist_onnx.graph.tensor import Tensor
-    from popdist_onnx.optimizers.clip_norm import ClipNormSettings
     from popdist_onnx.optimizers.coefficients import Coefficient
-    from popdist_onnx.optimizers.values import OptimizerValueMap
+    from popdist_onnx.optimizers.values import ClipNormSettings, OptimizerValueMap
     from popdist_onnx.optimizers.weight_update import WeightUpdate
 
 

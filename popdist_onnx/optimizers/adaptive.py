@@ -21,9 +21,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from popdist_onnx.graph import names
-from popdist_onnx.optimizers.hyperparameters import LOSS_SCALING, Hyperparameter
+from popdist_onnx.optimizers.hyperparameters import LOSS_SCALING, Hyperparameter, Scalar, plain
 from popdist_onnx.optimizers.optimizer import Optimizer, check_member, state_type
-from popdist_onnx.optimizers.scalars import Scalar, plain
 from popdist_onnx.optimizers.values import OptimizerSettingError
 from popdist_onnx.types.enums import AdaptiveMode, WeightDecayMode
 from popdist_onnx.types.tensor_info import DataType

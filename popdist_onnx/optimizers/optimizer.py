@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from popdist_onnx.errors import ArgumentError
-from popdist_onnx.optimizers.clip_norm import ClipNormMode, ClipNormSettings
-from popdist_onnx.optimizers.hyperparameters import Hyperparameter, read_defaults, read_specifics
-from popdist_onnx.optimizers.scalars import (
+from popdist_onnx.optimizers.hyperparameters import (
     CLIP_SCALING,
     LOSS_SCALING_INPUT,
     UPDATE_FACTOR,
+    Hyperparameter,
     owner,
+    read_defaults,
+    read_specifics,
 )
 from popdist_onnx.optimizers.values import (
+    ClipNormMode,
+    ClipNormSettings,
     OptimizerReplacementError,
     OptimizerSettingError,
     OptimizerValue,
@@ -32,8 +35,7 @@ if TYPE_CHECKING:
     import onnx_ir as ir
 
     from popdist_onnx.graph.values import Array
-    from popdist_onnx.optimizers.scalars import Scalar
-    from popdist_onnx.optimizers.weight_update import WeightUpdate
+    from popdist_onnx.optimizers.hyperparameters import Scalar
 
 
 # What the constructors of optimizers are given, checked.
@@ -404,8 +406,8 @@ class Optimizer:
         """Every scalar that an update by this optimizer may read."""
         raise NotImplementedError
 
-    def write(self, update: WeightUpdate[Any]) -> None:
-        """Writes one weight's update as nodes."""
+    def write(self, update: Any) -> None:
+        """Writes one weight's update, a `WeightUpdate`, as nodes."""
         raise NotImplementedError
 
     def form(self) -> dict[str, object]:

@@ -16,7 +16,7 @@ from popdist_onnx.types.tensor_info import DataType
 if TYPE_CHECKING:
     from popdist_onnx.graph.tensor import Tape, Tensor
     from popdist_onnx.graph.values import Array
-    from popdist_onnx.optimizers.scalars import Scalar
+    from popdist_onnx.optimizers.hyperparameters import Scalar
 
 O_co = TypeVar("O_co", bound=Optimizer, covariant=True)
 

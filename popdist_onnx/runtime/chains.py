@@ -16,7 +16,8 @@ import onnx_ir as ir
 
 from popdist_onnx.graph import names
 from popdist_onnx.graph.tensor import Tape
-from popdist_onnx.transforms.block_updates import body_of_blocks, lengths
+from popdist_onnx.graph.values import lengths
+from popdist_onnx.transforms.block_updates import body_of_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping

@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from popdist_onnx.errors import popart_exception, popart_runtime_error
 from popdist_onnx.graph import names
-from popdist_onnx.optimizers.scalars import is_scalar_input
+from popdist_onnx.optimizers.hyperparameters import is_scalar_input
 from popdist_onnx.runtime.collectives import Collective
 from popdist_onnx.runtime.compiled import Compiled, extract, make_session
 from popdist_onnx.runtime.state import Array, Buffer, State, empty, wrap

@@ -25,8 +25,7 @@ import onnx_ir as ir
 from popdist_onnx.graph import names
 from popdist_onnx.graph.compat import captured
 from popdist_onnx.graph.tensor import Tape
-from popdist_onnx.graph.values import constant, static
-from popdist_onnx.transforms.block_updates import lengths
+from popdist_onnx.graph.values import constant, lengths, static
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

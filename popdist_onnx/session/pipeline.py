@@ -10,41 +10,25 @@ import onnx
 
 from popdist_onnx.errors import popart_exception
 from popdist_onnx.gradients.registry import differentiable
-from popdist_onnx.graph.load import load, read
-from popdist_onnx.graph.malformed import sound
-from popdist_onnx.graph.names import FROZEN, GRADIENT, reserved_prefix
-from popdist_onnx.graph.torch_files import (
+from popdist_onnx.graph.compat import graphs_within
+from popdist_onnx.graph.exporters import (
     freeze_constants,
     require_parameters,
     warn_of_lost_weights,
 )
+from popdist_onnx.graph.load import load, read
+from popdist_onnx.graph.names import FROZEN, GRADIENT, reserved_prefix
+from popdist_onnx.graph.passes import sound
 from popdist_onnx.lowering.apply import lower, require_one_local_replica
 from popdist_onnx.lowering.registry import DOMAIN
 from popdist_onnx.optimizers.optimizer import require_optimizer
 from popdist_onnx.runtime.engine import Layout
 from popdist_onnx.runtime.graph_reader import COLLECTIVE
+from popdist_onnx.session.arguments import check_host_options
 from popdist_onnx.transforms.accumulate import accumulate
 from popdist_onnx.transforms.autodiff import autodiff, gradients_of
-from popdist_onnx.transforms.host_allreduce import (
-    check_host_options,
-    insert_host_allreduce,
-    update_on_host,
-)
 from popdist_onnx.transforms.loss import set_loss
 from popdist_onnx.transforms.optimizer import grow_updates, scale_loss
-from popdist_onnx.transforms.quantization import (
-    pair_quantization,
-    require_known_kernels,
-    require_trainable_quantization,
-    warn_of_stored_integers,
-)
-from popdist_onnx.transforms.randomness import random_inputs
-from popdist_onnx.transforms.recognition import recognise_gelu
-from popdist_onnx.transforms.statistics import (
-    batch_statistics,
-    running_statistics,
-    warn_of_inference,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,6 +41,30 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger("popdist.onnx")
+
+RANDOM = frozenset(
+    {
+        *("Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike"),
+        *("RandomUniform", "RandomUniformLike"),
+    }
+)
+"""Operators that `popdist_onnx.transforms.randomness` replaces."""
+
+NORMALIZED = frozenset({"BatchNormalization", "Conv", "ConvTranspose"})
+"""Operators that `popdist_onnx.transforms.statistics` is about."""
+
+OF_GELU = frozenset({"Erf", "Tanh"})
+"""Operators that `popdist_onnx.transforms.recognition` finds a Gelu by."""
+
+ON_WHOLE_NUMBERS = frozenset(
+    {
+        *("ConvInteger", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger"),
+        *("QLinearConv", "QLinearMatMul", "QuantizeLinear"),
+    }
+)
+"""Operators that `popdist_onnx.transforms.quantization` is about, beside the runtime's own."""
+
+_OF_RUNTIME = "com.microsoft"
 
 
 def layout(options: SessionOptions) -> Layout:
@@ -119,15 +127,7 @@ def _training_graph(
         require_variable_loss_scale(optimizer, options)
     require_parameters(proto)
     warn_of_lost_weights(proto)
-    require_known_kernels(proto)
-    warn_of_stored_integers(proto)
-    model = pair_quantization(_loaded(_held(proto, anchors), options))
-    warn_of_inference(model)
-    lower(model, keep=differentiable(DOMAIN))
-    recognise_gelu(model, {loss, *(name.removeprefix(GRADIENT) for name in anchors)})
-    random_inputs(model)
-    running_statistics(model)
-    require_trainable_quantization(set_loss(model, loss))
+    model = _forward(proto, loss, options, anchors)
     asked = _gradients_asked_for(model, anchors)
     autodiff(model, wanted=asked)
     if scaling.enabled:
@@ -145,13 +145,65 @@ def _training_graph(
     if how.runs > 1:
         accumulate(model, how.runs, optimizer.accum_type)
     if options.hostWeightUpdate:
+        from popdist_onnx.transforms.host_allreduce import update_on_host
+
         update_on_host(scale_loss(model, optimizer, reduction, replicas))
     else:
         grow_updates(model, optimizer, reduction, how.accumulation, replicas)
     lower(model, keep=_summed_by_runtime(options))
     if options.hostAllReduce or shared_by_collectives(options):
+        from popdist_onnx.transforms.host_allreduce import insert_host_allreduce
+
         insert_host_allreduce(model)
     return model
+
+
+def _forward(
+    proto: onnx.ModelProto, loss: str, options: SessionOptions, anchors: Sequence[str]
+) -> ir.Model:
+    """The forward half with its loss, of operators that gradients flow through."""
+    if is_quantized(proto):
+        from popdist_onnx.transforms import quantization
+
+        quantization.require_known_kernels(proto)
+        quantization.warn_of_stored_integers(proto)
+        model = quantization.pair_quantization(_loaded(_held(proto, anchors), options))
+        _without_state(model, loss, anchors)
+        return quantization.require_trainable_quantization(set_loss(model, loss))
+    return set_loss(_without_state(_loaded(_held(proto, anchors), options), loss, anchors), loss)
+
+
+def is_quantized(proto: onnx.ModelProto) -> bool:
+    """Whether a model may have operators on whole numbers."""
+    return any(
+        node.domain == _OF_RUNTIME or node.op_type in ON_WHOLE_NUMBERS
+        for graph in graphs_within(proto.graph)
+        for node in graph.node
+    )
+
+
+def _without_state(model: ir.Model, loss: str, anchors: Sequence[str]) -> ir.Model:
+    """Lowers a model; random numbers become its inputs, and running statistics its states."""
+    lower(model, keep=differentiable(DOMAIN))
+    kinds = _kinds(model)
+    if kinds & OF_GELU:
+        from popdist_onnx.transforms.recognition import recognise_gelu
+
+        recognise_gelu(model, {loss, *(name.removeprefix(GRADIENT) for name in anchors)})
+    if kinds & RANDOM:
+        from popdist_onnx.transforms.randomness import random_inputs
+
+        random_inputs(model)
+    if kinds & NORMALIZED:
+        from popdist_onnx.transforms.statistics import running_statistics, warn_of_inference
+
+        warn_of_inference(model)
+        running_statistics(model)
+    return model
+
+
+def _kinds(model: ir.Model) -> set[str]:
+    return {node.op_type for node in model.graph.all_nodes()}
 
 
 def _held(proto: onnx.ModelProto, anchors: Sequence[str]) -> onnx.ModelProto:
@@ -186,7 +238,16 @@ def inference_graph(proto: onnx.ModelProto, options: SessionOptions) -> ir.Model
     """A graph of standard operators that computes a model of known input shapes."""
     with sound(proto):
         model = lower(_loaded(proto, options), keep=_summed_by_runtime(options))
-        return batch_statistics(random_inputs(model, training=False))
+        kinds = _kinds(model)
+        if kinds & RANDOM:
+            from popdist_onnx.transforms.randomness import random_inputs
+
+            random_inputs(model, training=False)
+        if kinds & NORMALIZED:
+            from popdist_onnx.transforms.statistics import batch_statistics
+
+            batch_statistics(model)
+        return model
 
 
 def _summed_by_runtime(options: SessionOptions) -> frozenset[str]:

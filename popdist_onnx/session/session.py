@@ -24,11 +24,16 @@ from popdist_onnx.graph.load import read, save
 from popdist_onnx.graph.names import ACCUMULATOR, LOSS_SCALE_COUNT, RANDOM
 from popdist_onnx.runtime.compiled import Execution, default_threads, may_spin
 from popdist_onnx.runtime.engine import Engine, Layout
-from popdist_onnx.session.aborting import AbortPort, abort_flags, require_no_abort
 from popdist_onnx.session.anchors import StepPort, array_shape, elements, failed_shape, why_missing
 from popdist_onnx.session.arguments import require_step_io
 from popdist_onnx.session.devices import DeviceInfo, require
-from popdist_onnx.session.printing import PrintPort, printed
+from popdist_onnx.session.printing import (
+    AbortPort,
+    PrintPort,
+    abort_flags,
+    printed,
+    require_no_abort,
+)
 from popdist_onnx.session.step_io import PyStepIO
 from popdist_onnx.session.weights import HostTensors
 from popdist_onnx.types import (

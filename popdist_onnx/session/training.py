@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from popdist import backend
-from popdist.checks.trained import Trained
 from popdist.recording import recording
 from popdist_onnx.errors import popart_exception
 from popdist_onnx.graph.names import LOSS_SCALE_ELEMENTS, reserved_prefix
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     import onnx
     import onnx_ir as ir
 
+    from popdist.checks.trained import Trained
     from popdist.recording import Recording
     from popdist_onnx.graph.load import Source
     from popdist_onnx.optimizers.optimizer import Optimizer
@@ -210,6 +210,8 @@ class TrainingSession(Session):
                 hint="set hostWeightUpdate = False, or connect a function to every stream of "
                 "getHostReduceStreamIds() with connectStreamToCallback",
             )
+        from popdist.checks.trained import Trained
+
         reduce = Allreduce(
             engine.gradients,
             horovod,

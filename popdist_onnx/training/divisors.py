@@ -32,8 +32,7 @@ from popdist_onnx.training.loss_terms import is_sum, read_terms
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from popdist_onnx.training.data import Array
-    from popdist_onnx.training.layout import Layout
+    from popdist_onnx.training.data import Array, Layout
     from popdist_onnx.training.sources import Source
 
 logger = logging.getLogger("popdist.onnx")

@@ -19,10 +19,8 @@ from popdist_onnx.graph.load import save as to_proto
 from popdist_onnx.graph.names import FROZEN
 from popdist_onnx.graph.values import dims
 from popdist_onnx.runtime.wiring import names_read
-from popdist_onnx.session.pipeline import read_with_shapes
+from popdist_onnx.session.pipeline import is_quantized, read_with_shapes
 from popdist_onnx.transforms.loss import add_cross_entropy, add_squared_error
-from popdist_onnx.transforms.quantization import require_known_kernels
-from popdist_onnx.transforms.statistics import train_statistics
 from popdist_onnx.types import DataType, InputShapeInfo, TensorInfo
 
 if TYPE_CHECKING:
@@ -117,10 +115,16 @@ def trainable(proto: onnx.ModelProto, loss: str, *, evaluation: bool = False) ->
     Raises:
         popart_exception: There is no such loss, or the model cannot be trained.
     """
-    if not evaluation:
+    if not evaluation and is_quantized(proto):
+        from popdist_onnx.transforms.quantization import require_known_kernels
+
         require_known_kernels(proto)
     model = load(proto)
-    if not evaluation:
+    if not evaluation and any(
+        one.op_type == "BatchNormalization" for one in model.graph.all_nodes()
+    ):
+        from popdist_onnx.transforms.statistics import train_statistics
+
         train_statistics(model)
     if loss in LOSSES:
         _require_shape(proto, _value(model, main_output(proto)))

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 import numpy as np
 
 from popdist_onnx.errors import ArgumentError, popart_exception
-from popdist_onnx.training.data import Array, Data, sample_count
-from popdist_onnx.training.layout import Layout, indices, updates_of
+from popdist_onnx.training.data import Array, Data, Layout, indices, sample_count, updates_of
 from popdist_onnx.training.model import LABELS
 
 if TYPE_CHECKING:

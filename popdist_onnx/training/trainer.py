@@ -22,16 +22,13 @@ from popdist.nearest import did_you_mean
 from popdist.recording import recording
 from popdist_onnx.checks import PARTS
 from popdist_onnx.errors import ArgumentError, ValueRangeError, popart_exception
+from popdist_onnx.graph.exporters import freeze_constants, with_linear_weights, with_single_biases
 from popdist_onnx.graph.large_files import has_large_content, moved_to_file, write_model
 from popdist_onnx.graph.load import read
 from popdist_onnx.graph.names import reserved_prefix
-from popdist_onnx.graph.torch_files import freeze_constants
 from popdist_onnx.session.training import RANDOM_STATE
 from popdist_onnx.training.callbacks import History, callbacks_of
-from popdist_onnx.training.classical import with_linear_weights
-from popdist_onnx.training.data import Array, Data, sample_count
-from popdist_onnx.training.epochs import Epochs
-from popdist_onnx.training.layout import Layout, updates_of
+from popdist_onnx.training.data import Array, Data, Layout, sample_count, updates_of
 from popdist_onnx.training.local_replicas import current_job
 from popdist_onnx.training.model import (
     LOSSES,
@@ -44,10 +41,9 @@ from popdist_onnx.training.model import (
     with_stored_fills,
     without_labels,
 )
-from popdist_onnx.training.optimizers import optimizer_of
-from popdist_onnx.training.recurrent_biases import with_single_biases
 from popdist_onnx.training.settings import (
     clipped,
+    optimizer_of,
     require_flag,
     require_known,
     require_positive,
@@ -55,7 +51,7 @@ from popdist_onnx.training.settings import (
     require_seed,
 )
 from popdist_onnx.training.sources import gathered, source_of
-from popdist_onnx.training.updates import Updates
+from popdist_onnx.training.updates import Epochs, Updates
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -20,7 +20,6 @@ from popdist_onnx.graph.tensor import Tape
 from popdist_onnx.optimizers.values import UpdateError
 from popdist_onnx.optimizers.weight_update import compute_type
 from popdist_onnx.transforms.autodiff import gradients_of, variables, why_no_gradient
-from popdist_onnx.transforms.quantization import KEEP_FLOATS
 from popdist_onnx.types.tensor_info import DataType
 
 if TYPE_CHECKING:
@@ -144,6 +143,8 @@ def require_gradients(model: ir.Model) -> None:
         value for name, value in model.graph.initializers.items() if not reserved_prefix(name)
     ]
     if any(node.op_type == "DequantizeLinear" for node in model.graph):
+        from popdist_onnx.transforms.quantization import KEEP_FLOATS
+
         hint = f"the model's weights are stored as whole numbers: {KEEP_FLOATS}"
     elif weights and LOSS in model.metadata_props:
         hint = "; ".join(f"{w.name}: {why_no_gradient(model, w)}" for w in weights[:_SHOWN])

@@ -22,7 +22,7 @@ from popdist_onnx.graph import names
 from popdist_onnx.graph.compat import captured
 from popdist_onnx.graph.passes import Pass
 from popdist_onnx.graph.tensor import Tape
-from popdist_onnx.graph.values import static
+from popdist_onnx.graph.values import lengths, static
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -242,10 +242,3 @@ def body_of_blocks(
 def _made(nodes: Sequence[ir.Node]) -> Iterator[ir.Value]:
     for node in nodes:
         yield from node.outputs
-
-
-def lengths(value: ir.Value) -> tuple[int, ...] | None:
-    """A tensor's shape; None where a length is not known."""
-    if not static(value):
-        return None
-    return tuple(int(length) for length in value.shape or ())  # type: ignore[arg-type]

@@ -19,15 +19,10 @@ from popdist_onnx.graph import names
 from popdist_onnx.graph.compat import captured, replace_uses, subgraphs
 from popdist_onnx.graph.passes import Pass
 from popdist_onnx.graph.tensor import Tape
-from popdist_onnx.optimizers.sgd import SGD
 from popdist_onnx.transforms.accumulate import UPDATE_PHASE, require_gradients, updaters
-from popdist_onnx.types.enums import MergeVarUpdateType
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
-
-    from popdist_onnx.optimizers.optimizer import Optimizer
-    from popdist_onnx.types.session_options import SessionOptions
+    from collections.abc import Collection
 
 
 # Handles of the streams between graph and host.
@@ -307,62 +302,3 @@ def _reads(node: ir.Node) -> set[ir.Value]:
 
 def _is_update(node: ir.Node) -> bool:
     return node.metadata_props.get(names.PHASE) == "update"
-
-
-# Session options that contradict the exchange of gradients on the host.
-
-
-class HostAllReduceOptionError(popart_exception, ValueError):
-    """Session options contradict the exchange of gradients on the host."""
-
-
-def check_host_options(options: SessionOptions, optimizer: Optimizer | None = None) -> None:
-    """Refuses options of a training session that contradict each other.
-
-    Raises:
-        HostAllReduceOptionError: Options contradict each other.
-    """
-    for what, hint in _contradictions(options, optimizer):
-        raise HostAllReduceOptionError("PD547", what, hint=hint)
-
-
-def _contradictions(
-    options: SessionOptions, optimizer: Optimizer | None
-) -> Iterator[tuple[str, str]]:
-    if options.hostWeightUpdate and not options.hostAllReduce:
-        yield (
-            "Host weight update can't be enabled without hostAllReduce",
-            "set hostAllReduce = True, or hostWeightUpdate = False",
-        )
-    if options.hostAllReduce and options.mergeVarUpdate is not MergeVarUpdateType.Off:
-        yield (
-            "hostAllReduce does not work with MergeVarUpdates",
-            "set mergeVarUpdate = MergeVarUpdateType.Off",
-        )
-    if options.hostWeightUpdate:
-        update_weights = "set hostWeightUpdate = False: weights are then updated by the graph"
-        if options.enablePipelining:
-            yield "Pipelining is not supported with host weight update", update_weights
-        if options.getAccumulationFactor() > 1 or options.enableGradientAccumulation:
-            yield "Gradient accumulation is not supported with host weight update", update_weights
-        if options.hostAllReduceRemoteBuffer:
-            yield "Remote buffers are not supported with host weight update", update_weights
-        if optimizer is not None and not _is_plain_sgd(optimizer):
-            yield (
-                f"{_described(optimizer)} is not supported with host weight update",
-                "take SGD without momentum, or set hostWeightUpdate = False",
-            )
-    if options.hostAllReduceRemoteBuffer and options.enableReplicatedGraphs:
-        yield (
-            "Replicated graphs are not supported with remote buffers of hostAllReduce",
-            "set hostAllReduceRemoteBuffer = False",
-        )
-
-
-def _is_plain_sgd(optimizer: Optimizer) -> bool:
-    weights = [None, *optimizer.specific_weights()]
-    return isinstance(optimizer, SGD) and not any(map(optimizer.has_momentum, weights))
-
-
-def _described(optimizer: Optimizer) -> str:
-    return "SGD with momentum (SGD1)" if isinstance(optimizer, SGD) else optimizer.published

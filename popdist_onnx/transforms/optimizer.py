@@ -16,15 +16,14 @@ from popdist.nearest import did_you_mean
 from popdist_onnx.graph import names
 from popdist_onnx.graph.passes import Pass
 from popdist_onnx.graph.tensor import Tape
-from popdist_onnx.optimizers.clip_norm import ClipNormMode, ClipNormSettings
-from popdist_onnx.optimizers.optimizer import require_optimizer, scalar_feed
-from popdist_onnx.optimizers.scalars import (
+from popdist_onnx.optimizers.hyperparameters import (
     CLIP_SCALING,
     LOSS_SCALING_INPUT,
     UPDATE_FACTOR,
     owner,
 )
-from popdist_onnx.optimizers.values import UpdateError
+from popdist_onnx.optimizers.optimizer import require_optimizer, scalar_feed
+from popdist_onnx.optimizers.values import ClipNormMode, ClipNormSettings, UpdateError
 from popdist_onnx.optimizers.weight_update import Numbers, WeightUpdate, compute_type
 from popdist_onnx.transforms.accumulate import (
     UPDATE_PHASE,

@@ -4,7 +4,7 @@ import popdist_onnx
 from popdist_onnx import prefixes
 from popdist_onnx.graph import names
 from popdist_onnx.optimizers import adam, adaptive
-from popdist_onnx.optimizers.scalars import Scalar, is_scalar_input
+from popdist_onnx.optimizers.hyperparameters import Scalar, is_scalar_input
 from popdist_onnx.optimizers.sgd import LEARNING_RATE_0, MOMENTUM_SCALARS, WEIGHT_DECAY_0
 from popdist_onnx.types import SGDAccumulatorAndMomentum
 

@@ -8,8 +8,8 @@ import torch
 from onnx import numpy_helper, parser
 
 import popdist_onnx
+from popdist_onnx.graph.exporters import untie
 from popdist_onnx.graph.load import load
-from popdist_onnx.graph.torch_files import untie
 
 RANDOM = np.array([1, 2], np.float32)
 

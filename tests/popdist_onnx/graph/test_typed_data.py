@@ -4,7 +4,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from popdist_onnx.graph.typed_data import use_typed_fields
+from popdist_onnx.graph.large_files import use_typed_fields
 
 FIELDS = {
     "float32": "float_data",

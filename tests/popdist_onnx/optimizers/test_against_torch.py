@@ -6,8 +6,8 @@ import torch
 
 from popdist_onnx.optimizers.adam import Adam
 from popdist_onnx.optimizers.adaptive import Adaptive
-from popdist_onnx.optimizers.clip_norm import ClipNormSettings
 from popdist_onnx.optimizers.sgd import SGD, ConstSGD
+from popdist_onnx.optimizers.values import ClipNormSettings
 from popdist_onnx.transforms.optimizer import grow_updates
 from popdist_onnx.types.enums import (
     AdamMode,

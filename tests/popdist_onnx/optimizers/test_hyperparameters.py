@@ -6,9 +6,10 @@ import pytest
 from popdist_onnx.errors import popart_exception
 from popdist_onnx.optimizers.adam import Adam
 from popdist_onnx.optimizers.adaptive import Adaptive
-from popdist_onnx.optimizers.clip_norm import ClipNormMode, ClipNormSettings
 from popdist_onnx.optimizers.sgd import SGD, ConstSGD
 from popdist_onnx.optimizers.values import (
+    ClipNormMode,
+    ClipNormSettings,
     OptimizerSettingError,
     OptimizerValue,
     OptimizerValueError,

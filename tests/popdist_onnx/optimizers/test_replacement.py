@@ -4,10 +4,9 @@ import pytest
 
 from popdist_onnx.optimizers.adam import Adam
 from popdist_onnx.optimizers.adaptive import Adaptive
-from popdist_onnx.optimizers.clip_norm import ClipNormSettings
 from popdist_onnx.optimizers.optimizer import check_replacement
 from popdist_onnx.optimizers.sgd import SGD, ConstSGD
-from popdist_onnx.optimizers.values import OptimizerReplacementError
+from popdist_onnx.optimizers.values import ClipNormSettings, OptimizerReplacementError
 from popdist_onnx.types import AdamMode, SGDAccumulatorAndMomentum, WeightDecayMode
 
 VARIABLE = {"defaultLearningRate": (0.1, False), "lossScaling": (2.0, False)}

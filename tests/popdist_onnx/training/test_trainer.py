@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 import popdist_onnx
-from popdist_onnx.graph.torch_files import untie
-from popdist_onnx.training.layout import Layout, indices
+from popdist_onnx.graph.exporters import untie
+from popdist_onnx.training.data import Layout, indices
 from popdist_onnx.training.local_replicas import LocalReplicas
 
 SAMPLES, FEATURES, CLASSES, BATCH = 48, 6, 3, 8

@@ -7,8 +7,8 @@ import pytest
 from popdist_onnx.graph.load import save
 from popdist_onnx.optimizers.adam import Adam
 from popdist_onnx.optimizers.adaptive import Adaptive
-from popdist_onnx.optimizers.clip_norm import ClipNormSettings
 from popdist_onnx.optimizers.sgd import SGD
+from popdist_onnx.optimizers.values import ClipNormSettings
 from popdist_onnx.transforms.accumulate import accumulate
 from popdist_onnx.transforms.block_updates import block_updates
 from popdist_onnx.transforms.host_allreduce import insert_host_allreduce

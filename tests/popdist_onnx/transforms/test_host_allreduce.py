@@ -13,8 +13,8 @@ from popdist_onnx.graph import names
 from popdist_onnx.graph.load import save
 from popdist_onnx.optimizers.adam import Adam
 from popdist_onnx.optimizers.adaptive import Adaptive
-from popdist_onnx.optimizers.clip_norm import ClipNormSettings
 from popdist_onnx.optimizers.sgd import SGD
+from popdist_onnx.optimizers.values import ClipNormSettings
 from popdist_onnx.transforms.accumulate import accumulate
 from popdist_onnx.transforms.host_allreduce import (
     GRAPHCORE,

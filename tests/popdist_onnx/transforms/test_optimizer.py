@@ -8,9 +8,8 @@ from popdist_onnx.graph import names
 from popdist_onnx.graph.load import load, save
 from popdist_onnx.optimizers.adam import Adam
 from popdist_onnx.optimizers.adaptive import Adaptive
-from popdist_onnx.optimizers.clip_norm import ClipNormSettings
 from popdist_onnx.optimizers.sgd import SGD
-from popdist_onnx.optimizers.values import OptimizerSettingError, UpdateError
+from popdist_onnx.optimizers.values import ClipNormSettings, OptimizerSettingError, UpdateError
 from popdist_onnx.transforms.optimizer import grow_updates, scalar_inputs
 from popdist_onnx.types import (
     AdamMode,

@@ -5,7 +5,7 @@ import pytest
 from popdist_onnx.errors import popart_exception
 from popdist_onnx.optimizers.adam import Adam
 from popdist_onnx.optimizers.sgd import SGD
-from popdist_onnx.transforms.host_allreduce import (
+from popdist_onnx.session.arguments import (
     HostAllReduceOptionError,
     check_host_options,
 )
