@@ -177,21 +177,26 @@ class _Graph:
         proto = in_inference_mode(proto)
         self.samples = samples
         self.rounding = _ROUNDING_OF_HALF if _is_half(proto) else _ROUNDING
-        layout = Layout(samples, HALVES if is_rewritten else 1, _ALONE)
-        self._divisors = Divisors(proto, self._loss, layout, model)
+        layout = Layout(samples, HALVES, _ALONE)
+        self._divisors = Divisors(proto, self._loss, layout, model) if is_rewritten else None
         self._evaluator = Evaluator(proto, [self._loss], samples)
 
     def numbers(self, weights: Mapping[str, Array], parts: Sequence[Batch]) -> list[Batch]:
         """The numbers of each part that are those of the whole batch in the graph."""
+        if self._divisors is None:
+            return [{} for _ in parts]
         return [self._divisors.numbers(weights, part, self.samples) for part in parts]
 
     def followed(self, before: Sequence[Batch], now: Sequence[Batch]) -> list[Batch]:
         """For each part the numbers of the whole batch, and how far its own have moved."""
+        divisors = self._divisors
+        if divisors is None:
+            return [{} for _ in now]
         return [
-            self._divisors.filled(
+            divisors.filled(
                 {
-                    name: self._divisors.total(name, [one[name] for one in before])
-                    + self._divisors.factor(name) * (number - at[name])
+                    name: divisors.total(name, [one[name] for one in before])
+                    + divisors.factor(name) * (number - at[name])
                     for name, number in part.items()
                 }
             )
