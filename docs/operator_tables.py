@@ -18,7 +18,7 @@ from popdist_onnx.gradients.registry import (
     find_rule,
 )
 from popdist_onnx.lowering import DOMAIN
-from popdist_onnx.types import SessionOptions
+from popdist_onnx.types.session_options import SessionOptions
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # the tests are a part of the checkout
 

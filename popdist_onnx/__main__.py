@@ -14,7 +14,7 @@ from popdist_onnx.session.pipeline import training_graph
 from popdist_onnx.training.model import trainable, with_batch, with_stored_fills
 from popdist_onnx.training.settings import NAMES, optimizer_of
 from popdist_onnx.training.summary import operator_report, training_summary
-from popdist_onnx.types import SessionOptions
+from popdist_onnx.types.session_options import SessionOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

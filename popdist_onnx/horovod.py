@@ -20,7 +20,7 @@ from popdist_onnx.session.weights import PyWeightsIO
 if TYPE_CHECKING:
     from popdist_onnx.optimizers.optimizer import Optimizer
     from popdist_onnx.runtime.state import Array
-    from popdist_onnx.types import SessionOptions
+    from popdist_onnx.types.session_options import SessionOptions
 
 _SAME = frozenset(
     {

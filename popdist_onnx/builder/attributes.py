@@ -11,7 +11,8 @@ import onnx
 import onnx_ir as ir
 
 from popdist_onnx.errors import ArgumentError
-from popdist_onnx.types import DataType, ReductionType
+from popdist_onnx.types.enums import ReductionType
+from popdist_onnx.types.tensor_info import DataType
 
 
 class Kind(Enum):

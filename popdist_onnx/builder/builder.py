@@ -30,7 +30,7 @@ from popdist_onnx.graph.compat import OLDEST_OPSET, newest_opset
 from popdist_onnx.graph.load import BuiltModel, read
 from popdist_onnx.graph.passes import sound
 from popdist_onnx.graph.values import static
-from popdist_onnx.types import DataType, InputSettings, TensorInfo
+from popdist_onnx.types.tensor_info import DataType, InputSettings, TensorInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

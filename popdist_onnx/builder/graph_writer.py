@@ -21,7 +21,7 @@ from popdist_onnx.lowering import DOMAIN
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from popdist_onnx.types import TensorInfo
+    from popdist_onnx.types.tensor_info import TensorInfo
 
 # The published names of what a builder takes where a program asks for no opset.
 defaultAiOnnxOpset = 10  # noqa: N816 - published name

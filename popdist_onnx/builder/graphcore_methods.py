@@ -12,7 +12,7 @@ from popdist_onnx.builder.methods import Method, OperatorSet, Parameter, make
 from popdist_onnx.errors import ArgumentError
 from popdist_onnx.graph.compat import replace_inside
 from popdist_onnx.lowering.registry import DOMAIN
-from popdist_onnx.types import InitType, ReductionType, ScatterReduction
+from popdist_onnx.types.enums import InitType, ReductionType, ScatterReduction
 
 # What some operators of ``ai.graphcore`` make of their arguments before a node is written.
 

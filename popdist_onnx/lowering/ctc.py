@@ -17,7 +17,7 @@ import onnx_ir as ir
 from popdist_onnx.graph import shape_ops
 from popdist_onnx.graph.tensor import Tape
 from popdist_onnx.lowering.registry import DOMAIN, Operation, lowering
-from popdist_onnx.types import DataType
+from popdist_onnx.types.tensor_info import DataType
 
 if TYPE_CHECKING:
     from collections.abc import Callable

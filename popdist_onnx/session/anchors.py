@@ -14,7 +14,7 @@ from popdist_onnx.graph.names import FAILED_INFERENCE, GRADIENT
 from popdist_onnx.graph.values import failed_inference, why_unknown
 from popdist_onnx.runtime.engine import is_finite
 from popdist_onnx.transforms.autodiff import why_no_gradient
-from popdist_onnx.types import AnchorReturnTypeId
+from popdist_onnx.types.enums import AnchorReturnTypeId
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from popdist_onnx.runtime.graph_reader import Reading, Spec
     from popdist_onnx.runtime.state import Array
     from popdist_onnx.session.step_io import StepIO
-    from popdist_onnx.types import AnchorReturnType, DataFlow
+    from popdist_onnx.types.data_flow import AnchorReturnType, DataFlow
 
 
 logger = logging.getLogger("popdist.onnx")

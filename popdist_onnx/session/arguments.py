@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 from popdist_onnx.errors import ArgumentError, popart_exception
 from popdist_onnx.optimizers.sgd import SGD
-from popdist_onnx.types import DataFlow, MergeVarUpdateType, SessionOptions
+from popdist_onnx.types.data_flow import DataFlow
+from popdist_onnx.types.enums import MergeVarUpdateType
+from popdist_onnx.types.session_options import SessionOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from popdist.popdist_core import topology
 from popdist_onnx.errors import ValueRangeError, popart_exception
-from popdist_onnx.types import (
+from popdist_onnx.types.enums import (
     DeviceConnectionType,
     DeviceSelectionCriterion,
     DeviceType,

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from popdist_onnx.graph.load import Source
     from popdist_onnx.runtime.engine import Engine
     from popdist_onnx.session.devices import DeviceInfo
-    from popdist_onnx.types import DataFlow, InputShapeInfo, Patterns, SessionOptions
+    from popdist_onnx.types.data_flow import DataFlow
+    from popdist_onnx.types.enums import Patterns
+    from popdist_onnx.types.session_options import SessionOptions
+    from popdist_onnx.types.tensor_info import InputShapeInfo
 
 
 class InferenceSession(Session):

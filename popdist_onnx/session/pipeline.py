@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
     from popdist_onnx.graph.load import Source
     from popdist_onnx.optimizers.optimizer import Optimizer
-    from popdist_onnx.types import InputShapeInfo, SessionOptions
+    from popdist_onnx.types.session_options import SessionOptions
+    from popdist_onnx.types.tensor_info import InputShapeInfo
 
 
 logger = logging.getLogger("popdist.onnx")

@@ -36,14 +36,8 @@ from popdist_onnx.session.printing import (
 )
 from popdist_onnx.session.step_io import PyStepIO
 from popdist_onnx.session.weights import HostTensors
-from popdist_onnx.types import (
-    DataFlow,
-    DataType,
-    Patterns,
-    SessionOptions,
-    SyntheticDataMode,
-    TensorInfo,
-)
+from popdist_onnx.types.enums import Patterns, SyntheticDataMode
+from popdist_onnx.types.tensor_info import DataType, TensorInfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -55,7 +49,9 @@ if TYPE_CHECKING:
     from popdist_onnx.runtime.state import Array
     from popdist_onnx.session.step_io import StepIO
     from popdist_onnx.session.weights import PyWeightsIO
-    from popdist_onnx.types import IrSerializationFormat
+    from popdist_onnx.types.data_flow import DataFlow
+    from popdist_onnx.types.enums import IrSerializationFormat
+    from popdist_onnx.types.session_options import SessionOptions
 
 
 logger = logging.getLogger("popdist.onnx")

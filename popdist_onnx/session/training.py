@@ -54,7 +54,10 @@ if TYPE_CHECKING:
     from popdist_onnx.runtime.state import Array
     from popdist_onnx.session.devices import DeviceInfo
     from popdist_onnx.session.step_io import StepIO
-    from popdist_onnx.types import DataFlow, InputShapeInfo, Patterns, SessionOptions
+    from popdist_onnx.types.data_flow import DataFlow
+    from popdist_onnx.types.enums import Patterns
+    from popdist_onnx.types.session_options import SessionOptions
+    from popdist_onnx.types.tensor_info import InputShapeInfo
 
 RANDOM_STATE = "popdist.random-state"
 """Metadata key of saved models: seed and position of the random streams."""

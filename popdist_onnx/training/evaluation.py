@@ -16,7 +16,8 @@ from popdist_onnx.session.inference import InferenceSession
 from popdist_onnx.session.step_io import PyStepIO
 from popdist_onnx.training.data import sample_count
 from popdist_onnx.training.model import LABELS, LOSSES, main_output, trainable
-from popdist_onnx.types import AnchorReturnType, DataFlow, SessionOptions
+from popdist_onnx.types.data_flow import AnchorReturnType, DataFlow
+from popdist_onnx.types.session_options import SessionOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

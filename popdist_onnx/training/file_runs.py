@@ -22,14 +22,9 @@ from popdist_onnx.session.weights import PyWeightsIO
 from popdist_onnx.training.module_runs import to_array
 from popdist_onnx.transforms.autodiff import gradients_of
 from popdist_onnx.transforms.statistics import running_statistics
-from popdist_onnx.types import (
-    AnchorReturnType,
-    DataFlow,
-    DataType,
-    InputShapeInfo,
-    SessionOptions,
-    TensorInfo,
-)
+from popdist_onnx.types.data_flow import AnchorReturnType, DataFlow
+from popdist_onnx.types.session_options import SessionOptions
+from popdist_onnx.types.tensor_info import DataType, InputShapeInfo, TensorInfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence

@@ -21,7 +21,7 @@ from popdist_onnx.graph.values import dims
 from popdist_onnx.runtime.wiring import names_read
 from popdist_onnx.session.pipeline import is_quantized, read_with_shapes
 from popdist_onnx.transforms.loss import add_cross_entropy, add_squared_error
-from popdist_onnx.types import DataType, InputShapeInfo, TensorInfo
+from popdist_onnx.types.tensor_info import DataType, InputShapeInfo, TensorInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -10,7 +10,7 @@ from popdist.nearest import did_you_mean
 from popdist_onnx.errors import ArgumentError, ValueRangeError
 from popdist_onnx.optimizers.optimizer import Optimizer
 from popdist_onnx.optimizers.sgd import SGD
-from popdist_onnx.types import AdamMode, AdaptiveMode
+from popdist_onnx.types.enums import AdamMode, AdaptiveMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -15,7 +15,9 @@ from popdist_onnx.session.training import TrainingSession
 from popdist_onnx.training.callbacks import History
 from popdist_onnx.training.data import Array, Data
 from popdist_onnx.training.model import trainable, with_batch
-from popdist_onnx.types import AnchorReturnType, DataFlow, ReductionType, SessionOptions
+from popdist_onnx.types.data_flow import AnchorReturnType, DataFlow
+from popdist_onnx.types.enums import ReductionType
+from popdist_onnx.types.session_options import SessionOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -8,7 +8,12 @@ from onnx import TensorProto, helper, numpy_helper
 import popdist
 import popdist.popart
 import popdist_onnx as popart
-from popdist_onnx.types import AdamMode, AdaptiveMode, SGDAccumulatorAndMomentum, WeightDecayMode
+from popdist_onnx.types.enums import (
+    AdamMode,
+    AdaptiveMode,
+    SGDAccumulatorAndMomentum,
+    WeightDecayMode,
+)
 from tests.distributed.jobs import run_job
 from tests.popdist_onnx.optimizers import references
 

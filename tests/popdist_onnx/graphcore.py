@@ -5,7 +5,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from popdist_onnx.builder import Builder
+from popdist_onnx.builder.builder import Builder
 from popdist_onnx.graph.load import load
 from popdist_onnx.lowering import lower
 

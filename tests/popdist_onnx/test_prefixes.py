@@ -6,7 +6,7 @@ from popdist_onnx.graph import names
 from popdist_onnx.optimizers import adam, adaptive
 from popdist_onnx.optimizers.hyperparameters import Scalar, is_scalar_input
 from popdist_onnx.optimizers.sgd import LEARNING_RATE_0, MOMENTUM_SCALARS, WEIGHT_DECAY_0
-from popdist_onnx.types import SGDAccumulatorAndMomentum
+from popdist_onnx.types.enums import SGDAccumulatorAndMomentum
 
 
 def test_prefixes_of_tensors():

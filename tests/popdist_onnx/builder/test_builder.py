@@ -6,9 +6,16 @@ import onnxruntime as ort
 import pytest
 
 import popdist_onnx as popart
-from popdist_onnx.builder import Builder, getSupportedOperations, model_file
+from popdist_onnx.builder import model_file
+from popdist_onnx.builder.builder import Builder
+from popdist_onnx.builder.onnx_methods import getSupportedOperations
 from popdist_onnx.errors import popart_exception
-from popdist_onnx.types import ExchangeStrategy, InputSettings, ReplicatedStreamMode, TensorInfo
+from popdist_onnx.types.tensor_info import (
+    ExchangeStrategy,
+    InputSettings,
+    ReplicatedStreamMode,
+    TensorInfo,
+)
 from tests.popdist_onnx.graphcore import run
 
 

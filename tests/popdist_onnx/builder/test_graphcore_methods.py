@@ -6,12 +6,12 @@ import numpy as np
 import onnx
 import pytest
 
-from popdist_onnx.builder import Builder
+from popdist_onnx.builder.builder import Builder
 from popdist_onnx.builder.graphcore_methods import METHODS, ai_graphcore
 from popdist_onnx.builder.methods import operators
 from popdist_onnx.errors import popart_exception
 from popdist_onnx.lowering import OPERATORS
-from popdist_onnx.types import ReductionType
+from popdist_onnx.types.enums import ReductionType
 
 PUBLISHED = [
     "abort",

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from popdist_onnx.builder import Builder, DebugContext
+from popdist_onnx.builder.builder import Builder
+from popdist_onnx.builder.naming import DebugContext
 from popdist_onnx.errors import popart_exception
-from popdist_onnx.types import TensorInfo
+from popdist_onnx.types.tensor_info import TensorInfo
 
 
 def test_inputs_are_named_and_numbered():

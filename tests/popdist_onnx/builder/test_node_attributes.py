@@ -5,7 +5,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from popdist_onnx.builder import Builder
+from popdist_onnx.builder.builder import Builder
 from popdist_onnx.errors import popart_exception
 from popdist_onnx.graph.load import load, save
 

@@ -7,11 +7,11 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from popdist_onnx.builder import Builder
+from popdist_onnx.builder.builder import Builder
 from popdist_onnx.builder.methods import operators
 from popdist_onnx.builder.onnx_methods import ai_onnx
 from popdist_onnx.errors import NotOnHostError, popart_exception
-from popdist_onnx.types import DataType
+from popdist_onnx.types.tensor_info import DataType
 from tests.popdist_onnx.graphcore import run
 
 NEWEST = onnx.defs.onnx_opset_version()

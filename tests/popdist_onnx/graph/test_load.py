@@ -140,7 +140,7 @@ def test_a_loop_that_goes_on_has_as_many_results_as_turns(condition, known):
 )
 def test_a_builder_pads_transposed_convolutions_as_popart_does(auto, expected):
     """The numbers are PopART's; ONNX's text of opset 11 has the halves the other way round."""
-    from popdist_onnx.builder import Builder
+    from popdist_onnx.builder.builder import Builder
 
     builder = Builder()
     x = builder.addInputTensor("FLOAT", [1, 1, 2, 2])
@@ -156,7 +156,7 @@ def test_a_builder_pads_transposed_convolutions_as_popart_does(auto, expected):
 
 @pytest.mark.parametrize(("scale", "length"), [(3.0001, 2), (0.51, 6)])
 def test_a_builder_notes_how_an_older_resize_rounds(scale, length):
-    from popdist_onnx.builder import Builder
+    from popdist_onnx.builder.builder import Builder
 
     builder = Builder()
     scales = np.array([1, 1, scale], np.float32)

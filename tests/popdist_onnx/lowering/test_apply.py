@@ -5,7 +5,7 @@ import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper
 
-from popdist_onnx.builder import Builder
+from popdist_onnx.builder.builder import Builder
 from popdist_onnx.errors import popart_exception, popart_internal_exception
 from popdist_onnx.graph.load import load
 from popdist_onnx.lowering import lower

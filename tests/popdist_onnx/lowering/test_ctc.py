@@ -10,13 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from popdist_onnx.builder import Builder
+from popdist_onnx.builder.builder import Builder
 from popdist_onnx.errors import popart_exception
 from popdist_onnx.graph.load import load
 from popdist_onnx.graph.tensor import Tape
 from popdist_onnx.lowering.ctc import ctc_gradient
 from popdist_onnx.lowering.registry import Operation
-from popdist_onnx.types import ReductionType
+from popdist_onnx.types.enums import ReductionType
 from tests.popdist_onnx.graphcore import evaluate
 
 REDUCTIONS = {

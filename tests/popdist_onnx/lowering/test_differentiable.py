@@ -5,13 +5,13 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
-from popdist_onnx.builder import Builder
+from popdist_onnx.builder.builder import Builder
 from popdist_onnx.gradients.registry import differentiable
 from popdist_onnx.graph.load import load
 from popdist_onnx.lowering import DOMAIN, OPERATORS, lower
 from popdist_onnx.transforms.autodiff import autodiff
 from popdist_onnx.transforms.loss import set_loss
-from popdist_onnx.types import ReductionType, ScatterReduction
+from popdist_onnx.types.enums import ReductionType, ScatterReduction
 
 RNG = np.random.default_rng(0)
 OFFSET = np.array([1, 2], np.uint32)

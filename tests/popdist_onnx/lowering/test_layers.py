@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from popdist_onnx.builder import Builder
+from popdist_onnx.builder.builder import Builder
 from popdist_onnx.errors import NotOnHostError, popart_exception
 from popdist_onnx.graph.load import load
 from popdist_onnx.lowering import lower

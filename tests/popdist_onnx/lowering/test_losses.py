@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from popdist_onnx.errors import popart_exception
-from popdist_onnx.types import ReductionType
+from popdist_onnx.types.enums import ReductionType
 from tests.popdist_onnx.graphcore import evaluate
 
 REDUCTIONS = {

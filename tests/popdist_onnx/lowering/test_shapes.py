@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from popdist_onnx.errors import popart_exception
-from popdist_onnx.types import InitType
+from popdist_onnx.types.enums import InitType
 from tests.popdist_onnx.graphcore import evaluate
 
 SHAPES = st.lists(st.integers(1, 4), min_size=1, max_size=3)

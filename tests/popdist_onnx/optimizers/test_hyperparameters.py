@@ -14,7 +14,7 @@ from popdist_onnx.optimizers.values import (
     OptimizerValue,
     OptimizerValueError,
 )
-from popdist_onnx.types import (
+from popdist_onnx.types.enums import (
     AdamMode,
     AdaptiveMode,
     SGDAccumulatorAndMomentum,

@@ -7,7 +7,7 @@ from popdist_onnx.optimizers.adaptive import Adaptive
 from popdist_onnx.optimizers.optimizer import check_replacement
 from popdist_onnx.optimizers.sgd import SGD, ConstSGD
 from popdist_onnx.optimizers.values import ClipNormSettings, OptimizerReplacementError
-from popdist_onnx.types import AdamMode, SGDAccumulatorAndMomentum, WeightDecayMode
+from popdist_onnx.types.enums import AdamMode, SGDAccumulatorAndMomentum, WeightDecayMode
 
 VARIABLE = {"defaultLearningRate": (0.1, False), "lossScaling": (2.0, False)}
 

@@ -9,7 +9,8 @@ from popdist_onnx.session.arguments import (
     HostAllReduceOptionError,
     check_host_options,
 )
-from popdist_onnx.types import MergeVarUpdateType, SessionOptions
+from popdist_onnx.types.enums import MergeVarUpdateType
+from popdist_onnx.types.session_options import SessionOptions
 
 
 def options(**values):

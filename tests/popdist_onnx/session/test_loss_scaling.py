@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import popdist_onnx as popart
-from popdist_onnx.types import GradientTensorTrackingMethod
+from popdist_onnx.types.enums import GradientTensorTrackingMethod
 from tests.popdist_onnx import networks
 
 BATCH, STEPS, START, RATE = 3, 8, 4.0, 0.1

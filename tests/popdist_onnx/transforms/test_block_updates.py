@@ -13,7 +13,7 @@ from popdist_onnx.transforms.accumulate import accumulate
 from popdist_onnx.transforms.block_updates import block_updates
 from popdist_onnx.transforms.host_allreduce import insert_host_allreduce
 from popdist_onnx.transforms.optimizer import grow_updates
-from popdist_onnx.types import AdamMode, AdaptiveMode, SGDAccumulatorAndMomentum
+from popdist_onnx.types.enums import AdamMode, AdaptiveMode, SGDAccumulatorAndMomentum
 from tests.popdist_onnx.optimizers.graphs import Loop, gradient_graph
 
 RNG = np.random.default_rng(0)

@@ -11,7 +11,7 @@ from popdist_onnx.optimizers.adaptive import Adaptive
 from popdist_onnx.optimizers.sgd import SGD
 from popdist_onnx.optimizers.values import ClipNormSettings, OptimizerSettingError, UpdateError
 from popdist_onnx.transforms.optimizer import grow_updates, scalar_inputs
-from popdist_onnx.types import (
+from popdist_onnx.types.enums import (
     AdamMode,
     AdaptiveMode,
     ReductionType,

@@ -3,7 +3,8 @@
 import pytest
 
 from popdist_onnx.errors import popart_exception
-from popdist_onnx.types import AnchorReturnType, AnchorReturnTypeId, DataFlow
+from popdist_onnx.types.data_flow import AnchorReturnType, DataFlow
+from popdist_onnx.types.enums import AnchorReturnTypeId
 
 
 def test_return_types_are_named_in_any_case():

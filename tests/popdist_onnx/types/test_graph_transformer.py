@@ -6,9 +6,9 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from popdist_onnx.builder import Builder
+from popdist_onnx.builder.builder import Builder
 from popdist_onnx.errors import popart_exception
-from popdist_onnx.types import GraphTransformer
+from popdist_onnx.types.graph_transformer import GraphTransformer
 
 
 def reshaping():

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from popdist_onnx.errors import popart_exception
-from popdist_onnx.types import Patterns, PatternsLevel, getLogger
+from popdist_onnx.types.enums import Patterns, PatternsLevel, getLogger
 
 
 def test_patterns_are_switched_by_name_or_attribute():

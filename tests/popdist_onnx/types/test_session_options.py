@@ -7,19 +7,21 @@ import pickle
 import pytest
 
 from popdist_onnx.errors import popart_exception
-from popdist_onnx.types import (
-    AutomaticLossScalingSettings,
+from popdist_onnx.types.enums import (
     MergeVarUpdateType,
     RecomputationType,
     ReductionType,
     ReplicatedTensorSharding,
-    SessionOptions,
     SyntheticDataMode,
-    TensorLocation,
-    TensorLocationSettings,
     TensorStorage,
     TileSet,
     VirtualGraphMode,
+)
+from popdist_onnx.types.session_options import (
+    AutomaticLossScalingSettings,
+    SessionOptions,
+    TensorLocation,
+    TensorLocationSettings,
 )
 
 PUBLISHED = {

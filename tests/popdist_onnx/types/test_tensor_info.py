@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from popdist_onnx.errors import popart_exception
-from popdist_onnx.types import DataType, InputShapeInfo, TensorInfo
+from popdist_onnx.types.tensor_info import DataType, InputShapeInfo, TensorInfo
 
 
 @given(shape=st.lists(st.integers(0, 5), max_size=4))
