@@ -51,59 +51,18 @@ def _steps(at: At) -> Tensor:
     return shape_ops.zeros(at.x)
 
 
-no_gradient(
-    "And",
-    "BitShift",
-    "BitwiseAnd",
-    "BitwiseNot",
-    "BitwiseOr",
-    "BitwiseXor",
-    "Equal",
-    "Greater",
-    "GreaterOrEqual",
-    "IsInf",
-    "IsNaN",
-    "Less",
-    "LessOrEqual",
-    "Not",
-    "Or",
-    "Xor",
-    reason="its result is not a floating-point number",
-)
-no_gradient(
-    "ArgMax",
-    "ArgMin",
-    "Hardmax",
-    "NonMaxSuppression",
-    "NonZero",
-    "Unique",
-    reason="its result does not change with small changes of the input",
-)
-no_gradient(
-    "Bernoulli",
-    "BlackmanWindow",
-    "Constant",
-    "ConstantOfShape",
-    "EyeLike",
-    "HammingWindow",
-    "HannWindow",
-    "Multinomial",
-    "RandomNormal",
-    "RandomNormalLike",
-    "RandomUniform",
-    "RandomUniformLike",
-    "Range",
-    "Shape",
-    "Size",
-    reason="its result does not depend on the content of the input",
-)
-no_gradient(
-    "ConvInteger",
-    "DequantizeLinear",
-    "DynamicQuantizeLinear",
-    "MatMulInteger",
-    "QLinearConv",
-    "QLinearMatMul",
-    "QuantizeLinear",
-    reason="it works on whole numbers",
-)
+_WITHOUT = {
+    "its result is not a floating-point number": "And BitShift BitwiseAnd BitwiseNot BitwiseOr "
+    "BitwiseXor Equal Greater GreaterOrEqual IsInf IsNaN Less LessOrEqual Not Or Xor",
+    "its result does not change with small changes of the input": "ArgMax ArgMin Hardmax "
+    "NonMaxSuppression NonZero Unique",
+    "its result does not depend on the content of the input": "Bernoulli BlackmanWindow Constant "
+    "ConstantOfShape EyeLike HammingWindow HannWindow Multinomial RandomNormal RandomNormalLike "
+    "RandomUniform RandomUniformLike Range Shape Size",
+    "it works on whole numbers": "ConvInteger DequantizeLinear DynamicQuantizeLinear MatMulInteger "
+    "QLinearConv QLinearMatMul QuantizeLinear",
+}
+"""Operators that no gradient passes, by the reason."""
+
+for _reason, _op_types in _WITHOUT.items():
+    no_gradient(*_op_types.split(), reason=_reason)

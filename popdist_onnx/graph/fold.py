@@ -24,20 +24,17 @@ logger = logging.getLogger("popdist.onnx")
 # A larger result would only move work from ONNX Runtime's own folding into the file.
 _MOST_ELEMENTS = 4096
 
-_NEVER = {
-    # Evaluators of older releases of onnx follow another formula.
-    "Attention",
-    "Bernoulli",
-    "Constant",
-    # A quantized weight keeps its name, so that it can be listed.
-    "DequantizeLinear",
-    "Dropout",
-    "Multinomial",
-    "RandomNormal",
-    "RandomNormalLike",
-    "RandomUniform",
-    "RandomUniformLike",
-}
+RANDOM = frozenset(
+    {
+        *("Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike"),
+        *("RandomUniform", "RandomUniformLike"),
+    }
+)
+"""Operators whose results differ from run to run."""
+
+# Evaluators of older releases of onnx follow another formula of Attention; a quantized weight keeps
+# its name, so that it can be listed.
+_NEVER = RANDOM | {"Attention", "Constant", "DequantizeLinear"}
 
 
 def fold(model: ir.Model) -> None:

@@ -16,6 +16,7 @@ from popdist_onnx.graph.exporters import (
     require_parameters,
     warn_of_lost_weights,
 )
+from popdist_onnx.graph.fold import RANDOM
 from popdist_onnx.graph.load import load, read
 from popdist_onnx.graph.names import FROZEN, GRADIENT, reserved_prefix
 from popdist_onnx.graph.passes import sound
@@ -42,14 +43,6 @@ if TYPE_CHECKING:
 
 
 logger = logging.getLogger("popdist.onnx")
-
-RANDOM = frozenset(
-    {
-        *("Bernoulli", "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike"),
-        *("RandomUniform", "RandomUniformLike"),
-    }
-)
-"""Operators that `popdist_onnx.transforms.randomness` replaces."""
 
 NORMALIZED = frozenset({"BatchNormalization", "Conv", "ConvTranspose"})
 """Operators that `popdist_onnx.transforms.statistics` is about."""
