@@ -41,14 +41,7 @@ def written(value: Any) -> str:
 
 
 def read(text: str) -> Any:
-    """The inverse of `written`.
-
-    Args:
-        text: JSON.
-
-    Returns:
-        The value.
-    """
+    """The inverse of `written`."""
     return json.loads(text)
 
 

@@ -84,10 +84,6 @@ class GraphWriter:
     def use_opset(self, domain: str, version: int) -> None:
         """Fixes a domain's version at its first use.
 
-        Args:
-            domain: The domain.
-            version: The version.
-
         Raises:
             popart_exception: Another version is in use.
         """

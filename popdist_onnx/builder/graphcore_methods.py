@@ -20,10 +20,6 @@ from popdist_onnx.types.enums import InitType, ReductionType, ScatterReduction
 def require_init_type(inputs: list[Any], bound: dict[str, Any]) -> None:
     """Checks what ``init`` fills with, and takes a name in the place of the batch axis.
 
-    Args:
-        inputs: The node's inputs.
-        bound: Its arguments by name.
-
     Raises:
         ArgumentError: It is not an `InitType`.
     """
@@ -39,10 +35,6 @@ def require_init_type(inputs: list[Any], bound: dict[str, Any]) -> None:
 
 def name_reduction(inputs: list[Any], bound: dict[str, Any]) -> None:
     """Puts the name of a reduction in the place of the member.
-
-    Args:
-        inputs: The node's inputs.
-        bound: Its arguments by name, changed in place.
 
     Raises:
         ArgumentError: It is not a `ScatterReduction`.
@@ -64,12 +56,7 @@ FROM_PARENT = "popdist.from_parent"
 
 
 def bind_arguments(inputs: list[Any], bound: dict[str, Any]) -> None:
-    """Makes inputs of the tensors that a called graph takes from around, if arguments ask for it.
-
-    Args:
-        inputs: The node's inputs.
-        bound: Its arguments by name.
-    """
+    """Makes inputs of the tensors that a called graph takes from around, if asked for it."""
     callee = getattr(bound["callee"], "graph", None)
     if not isinstance(callee, ir.Graph):
         return
@@ -493,11 +480,7 @@ METHODS = (
 
 @cache
 def ai_graphcore() -> type[OperatorSet]:
-    """PopART's own operators, of the one opset that there is.
-
-    Returns:
-        A class with a method for each.
-    """
+    """PopART's own operators, of the one opset that there is."""
     members = {method.name: make(method) for method in METHODS}
     described = {"domain": DOMAIN, "version": 1, "__doc__": "PopART's own operators."}
     return type("AiGraphcoreOpset1", (OperatorSet,), {**described, **members})

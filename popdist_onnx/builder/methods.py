@@ -251,14 +251,7 @@ class OperatorSet:
 
 
 def operators(operator_set: type[OperatorSet]) -> list[str]:
-    """The methods of an operator set.
-
-    Args:
-        operator_set: The class.
-
-    Returns:
-        Their names.
-    """
+    """The methods of an operator set."""
     return sorted(
         name
         for name in vars(operator_set)

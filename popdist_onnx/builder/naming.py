@@ -52,14 +52,7 @@ class Ids:
         self._scopes: list[str] = []
 
     def fresh(self, name: str) -> str:
-        """An id in the current scope: the name, or ``name/1``, ``name/2``, ...
-
-        Args:
-            name: The name.
-
-        Returns:
-            The id, taken from now on.
-        """
+        """An id in the current scope: the name, or ``name/1``, ``name/2``, ..."""
         base = chosen = self.scoped(name)
         number = 0
         while chosen in self._taken:
@@ -73,22 +66,11 @@ class Ids:
         return "/".join([*self._scopes, name])
 
     def take(self, ids: Iterable[str]) -> None:
-        """Marks ids as taken.
-
-        Args:
-            ids: Ids that exist already.
-        """
+        """Marks ids as taken."""
         self._taken.update(ids)
 
     def scope(self, name: str) -> Pushed:
-        """Puts ``name/`` before the ids made meanwhile.
-
-        Args:
-            name: The scope.
-
-        Returns:
-            The context.
-        """
+        """Puts ``name/`` before the ids made meanwhile."""
         return Pushed(self._scopes, name)
 
 

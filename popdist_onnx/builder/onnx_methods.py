@@ -46,12 +46,6 @@ _LISTS = (Kind.INTS, Kind.FLOATS, Kind.STRINGS)
 def ai_onnx(version: int) -> type[OperatorSet]:
     """The operators of a version of ``ai.onnx``.
 
-    Args:
-        version: The opset.
-
-    Returns:
-        A class with a method for each.
-
     Raises:
         ValueRangeError: There is no such opset.
     """

@@ -39,15 +39,7 @@ def where_positive(at: At, value: Tensor) -> Tensor:
 
 
 def step(at: At, condition: Tensor) -> Tensor:
-    """One where a condition holds, else zero, in the type of the node's first input.
-
-    Args:
-        at: The node.
-        condition: The condition.
-
-    Returns:
-        The step.
-    """
+    """One where a condition holds, else zero, in the type of the node's first input."""
     return at.tape.Cast(condition, to=at.x.dtype.value)
 
 
@@ -205,16 +197,7 @@ class Activation:
     scaled_slope: Callable[[Tensor, Tensor], Tensor] | None = None
 
     def times_slope(self, factor: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        """A tensor times the slope.
-
-        Args:
-            factor: The tensor.
-            x: The argument.
-            y: The result.
-
-        Returns:
-            The product.
-        """
+        """A tensor times the slope."""
         if self.scaled_slope is not None:
             return self.scaled_slope(factor, y)
         return factor * self.slope(x, y)

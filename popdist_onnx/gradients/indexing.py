@@ -57,16 +57,7 @@ def narrow(tensor: Tensor, like: Tensor) -> Tensor:
 
 
 def scattered(at: At, indices: Tensor, axis: int) -> Tensor:
-    """The node's gradient, added up where indices of one axis say.
-
-    Args:
-        at: The node.
-        indices: The indices.
-        axis: Their axis.
-
-    Returns:
-        The gradient of the node's first input.
-    """
+    """The node's gradient, added up where indices of one axis say."""
     zeros = shape_ops.zeros(at.x, wide_type(at.x))
     added = at.tape.ScatterElements(zeros, indices, wide(at.g), axis=axis, reduction="add")
     return narrow(added, at.x)

@@ -49,15 +49,7 @@ def kept(at: At, reduced: Tensor, axes: list[int]) -> Tensor:
 
 
 def spread(at: At, reduced: Tensor) -> Tensor:
-    """Repeats a tensor along the reduced axes.
-
-    Args:
-        at: The node.
-        reduced: A tensor that broadcasts against the input.
-
-    Returns:
-        The tensor in the input's shape.
-    """
+    """Repeats a tensor along the reduced axes."""
     if at.x.static and 0 in at.x.shape:
         # ONNX Runtime folds the expansion of a constant to no elements into one element.
         return shape_ops.zeros(at.x)

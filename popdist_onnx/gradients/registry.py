@@ -126,13 +126,7 @@ def gradient(
 
 
 def no_gradient(*op_types: str, reason: str, domain: str = "") -> None:
-    """Registers operators that no gradient flows through.
-
-    Args:
-        *op_types: The operators.
-        reason: Why.
-        domain: Their domain.
-    """
+    """Registers operators that no gradient flows through."""
     for op_type in op_types:
         _RULES[domain, op_type] = Rule(None, reason=reason)
 
@@ -179,14 +173,7 @@ class At:
         return self.g_of(0)
 
     def g_of(self, index: int) -> Tensor:
-        """The gradient of an output; zeros where it is not read.
-
-        Args:
-            index: Which output.
-
-        Returns:
-            The gradient.
-        """
+        """The gradient of an output; zeros where it is not read."""
         found = self.gradients[index]
         return shape_ops.zeros(self.output(index)) if found is None else found
 
@@ -201,14 +188,7 @@ class At:
         return self.output(0)
 
     def input(self, index: int) -> Tensor:
-        """An input that exists.
-
-        Args:
-            index: Which one.
-
-        Returns:
-            The input.
-        """
+        """An input that exists."""
         value = self.node.inputs[index]
         if value is None:
             raise IndexError(f"{self.node.name} has no input {index}")
@@ -228,22 +208,11 @@ class At:
         return self.input(index)
 
     def output(self, index: int) -> Tensor:
-        """An output.
-
-        Args:
-            index: Which one.
-
-        Returns:
-            The output.
-        """
+        """An output."""
         return self.tape.wrap(self.node.outputs[index])
 
     def with_outputs(self, count: int) -> None:
-        """Makes sure that the node has its first outputs: it is written again where it lacks some.
-
-        Args:
-            count: How many outputs the rule reads.
-        """
+        """Writes the node again where it lacks some of its first outputs."""
         node, tape = self.node, self.tape
         present = [bool(output.name) for output in node.outputs[:count]]
         if sum(present) == count:
@@ -257,26 +226,11 @@ class At:
         self.gradients = [*self.gradients, *[None] * (number - len(self.gradients))]
 
     def wants(self, index: int) -> bool:
-        """Whether an input's gradient is needed.
-
-        Args:
-            index: Which input.
-
-        Returns:
-            True where it is.
-        """
+        """Whether an input's gradient is needed."""
         return index < len(self.wanted) and self.wanted[index]
 
     def get(self, name: str, default: T) -> T:
-        """An attribute.
-
-        Args:
-            name: The attribute.
-            default: What an absent one means.
-
-        Returns:
-            Its value.
-        """
+        """An attribute."""
         attribute = self.node.attributes.get(name)
         if attribute is None:
             return default
@@ -285,12 +239,6 @@ class At:
 
     def known(self, index: int) -> Any:
         """The content of an input that must be a constant.
-
-        Args:
-            index: Which input.
-
-        Returns:
-            The array.
 
         Raises:
             popart_exception: The content is known only at run time.
@@ -301,15 +249,7 @@ class At:
         return content
 
     def refused(self, why: str, hint: str | None = None) -> popart_exception:
-        """The error for a node whose gradient cannot be made.
-
-        Args:
-            why: What about the node stands against it.
-            hint: What to do.
-
-        Returns:
-            The error, naming node, operator and opset.
-        """
+        """The error for a node whose gradient cannot be made."""
         return popart_exception(
             "PD525", f"there is no gradient of {described(self.node)}: {why}", hint=hint
         )
@@ -344,14 +284,7 @@ def find_rule(domain: str, op_type: str) -> Rule | None:
 
 
 def differentiable(domain: str) -> frozenset[str]:
-    """The operators of a domain that have a rule.
-
-    Args:
-        domain: The domain.
-
-    Returns:
-        Their types.
-    """
+    """The operators of a domain that have a rule."""
     return frozenset(op_type for ruled, op_type in _HOMES if ruled == domain)
 
 

@@ -73,15 +73,7 @@ class Windows:
         return any(self.pads)
 
     def reach(self, axis: int, count: int) -> int:
-        """Elements of the padded axis that a number of windows covers.
-
-        Args:
-            axis: The spatial axis.
-            count: Windows along it.
-
-        Returns:
-            The covered length.
-        """
+        """Elements of the padded axis that a number of windows covers."""
         return (count - 1) * self.strides[axis] + (self.kernel[axis] - 1) * self.dilations[axis] + 1
 
     def rest(self, lengths: Sequence[int], counts: Sequence[int]) -> list[int]:

@@ -59,13 +59,6 @@ def unbroadcast(gradient: Tensor, like: Tensor) -> Tensor:
     """Sums over every axis along which a tensor was repeated.
 
     Nothing is written where the shapes are known to agree.
-
-    Args:
-        gradient: Gradient of the broadcast tensor.
-        like: The tensor before broadcasting.
-
-    Returns:
-        The gradient in the tensor's own shape.
     """
     big, small = gradient.dims, like.dims
     if big is None or small is None:

@@ -102,13 +102,6 @@ class Lower(Pass):
 def lower(model: ir.Model, *, keep: Collection[str] = ()) -> ir.Model:
     """Rewrites the operators of ``ai.graphcore`` into ``ai.onnx``; see `Lower`.
 
-    Args:
-        model: The model, changed in place.
-        keep: Operators that are not replaced, for example because autodiff has rules for them.
-
-    Returns:
-        The same model.
-
     Raises:
         NotOnHostError: The model has an abort inside of a loop or a branch.
         ValueRangeError: An operator's operands do not fit each other.

@@ -223,11 +223,7 @@ class Adam(Optimizer):
 
 
 def adam(update: WeightUpdate[Adam]) -> None:
-    """Writes one weight's update.
-
-    Args:
-        update: The weight.
-    """
+    """Writes one weight's update."""
     optimizer = update.optimizer
     beta1, beta2 = update.scalar(BETA_1), update.scalar(BETA_2)
     decay = update.scalar(optimizer.weight_decay)

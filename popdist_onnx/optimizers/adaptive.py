@@ -157,11 +157,7 @@ class Adaptive(Optimizer):
 
 
 def adaptive(update: WeightUpdate[Adaptive]) -> None:
-    """Writes one weight's update.
-
-    Args:
-        update: The weight.
-    """
+    """Writes one weight's update."""
     optimizer = update.optimizer
     decay = update.scalar(WEIGHT_DECAY)
     decays_weight = optimizer.weight_decay_mode is WeightDecayMode.Decay and not decay.zero

@@ -66,14 +66,7 @@ class Coefficients:
         return self.once(("Cast", tensor.value), lambda: self.tape.Cast(tensor, to=int(self.dtype)))
 
     def convert(self, other: Coefficient) -> Coefficient:
-        """A number of another table.
-
-        Args:
-            other: The number.
-
-        Returns:
-            The same in this table's type.
-        """
+        """A number of another table."""
         if other.tensor is None:
             return Coefficient(self, other.number, None)
         return self.read(other.tensor)
@@ -103,15 +96,7 @@ class Coefficients:
         )
 
     def once(self, key: tuple[object, ...], write: Callable[[], Tensor]) -> Coefficient:
-        """Writes a node unless an equal one was written.
-
-        Args:
-            key: What makes it equal.
-            write: Writes it and returns its output.
-
-        Returns:
-            The result.
-        """
+        """Writes a node unless an equal one was written."""
         if key not in self._written:
             self._written[key] = Coefficient(self, None, write())
         return self._written[key]
@@ -197,14 +182,7 @@ class Coefficient:
         return self.table.combine("Pow", self, other)
 
     def larger(self, other: float) -> Coefficient:
-        """The larger of this and a number.
-
-        Args:
-            other: The number.
-
-        Returns:
-            The larger one.
-        """
+        """The larger of this and a number."""
         return self.table.combine("Max", self, self._coefficient(other))
 
     def _coefficient(self, other: Coefficient | float) -> Coefficient:

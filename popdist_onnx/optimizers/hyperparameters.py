@@ -59,13 +59,6 @@ class Hyperparameter:
     def checked(self, value: OptimizerValue, optimizer: str) -> OptimizerValue:
         """Refuses a value that this setting does not take.
 
-        Args:
-            value: The value.
-            optimizer: The optimizer's name, for the message.
-
-        Returns:
-            The value.
-
         Raises:
             OptimizerValueError: The value is out of range.
         """
@@ -109,14 +102,6 @@ def read_defaults(
 ) -> dict[str, OptimizerValue]:
     """Reads the dictionary of a constructor.
 
-    Args:
-        optimizer: The optimizer's name, for messages.
-        settings: What it takes.
-        values: The program's dictionary: name to (value, constness).
-
-    Returns:
-        Every setting's value by key.
-
     Raises:
         OptimizerSettingError: A name is unknown, or a value is not a pair.
         OptimizerValueError: A value is out of range.
@@ -138,14 +123,6 @@ def read_specifics(
     optimizer: str, settings: Sequence[Hyperparameter], values: Mapping[str, tuple[float, bool]]
 ) -> dict[str, OptimizerValue]:
     """Reads the dictionary of ``insertSpecific``.
-
-    Args:
-        optimizer: The optimizer's name, for messages.
-        settings: What it takes.
-        values: The program's dictionary: name to (value, constness).
-
-    Returns:
-        The given settings' values by key.
 
     Raises:
         OptimizerSettingError: A name is unknown, or a value is not a pair.
@@ -230,15 +207,7 @@ class Scalar:
 
 
 def plain(prefix: str, key: str) -> Scalar:
-    """A number that is a setting itself.
-
-    Args:
-        prefix: Beginning of its published tensor id.
-        key: The setting.
-
-    Returns:
-        The scalar.
-    """
+    """A number that is a setting itself."""
     return Scalar(prefix, (key,), lambda values, _divisor: values[key])
 
 

@@ -74,11 +74,6 @@ def state_type(name: str, given: DataType | str) -> DataType:
 def check_member(name: str, given: object, enumeration: type[Enum]) -> None:
     """Refuses an argument that is not a member of its enumeration.
 
-    Args:
-        name: The argument.
-        given: Its value.
-        enumeration: The enumeration.
-
     Raises:
         OptimizerSettingError: It is none.
     """
@@ -93,12 +88,6 @@ def check_member(name: str, given: object, enumeration: type[Enum]) -> None:
 
 def checked_clips(clips: Sequence[ClipNormSettings]) -> tuple[ClipNormSettings, ...]:
     """Refuses groups of clipping that are none, or share a weight.
-
-    Args:
-        clips: The groups.
-
-    Returns:
-        The same.
 
     Raises:
         OptimizerSettingError: One is not a group, or a weight is in two.
@@ -459,12 +448,6 @@ class Optimizer:
 
 def require_optimizer(given: object) -> Optimizer:
     """Refuses what is not an optimizer of this adapter.
-
-    Args:
-        given: What a program gave as optimizer.
-
-    Returns:
-        The same.
 
     Raises:
         OptimizerSettingError: It is something else.

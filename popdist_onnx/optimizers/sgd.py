@@ -254,11 +254,7 @@ class ConstSGD(SGD):
 
 
 def sgd(update: WeightUpdate[SGD]) -> None:
-    """Writes one weight's update.
-
-    Args:
-        update: The weight.
-    """
+    """Writes one weight's update."""
     if not update.optimizer.has_momentum(update.name):
         _without_momentum(update)
     elif update.optimizer.accumulatorAndMomentum is SGDAccumulatorAndMomentum.Combined:

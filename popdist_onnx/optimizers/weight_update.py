@@ -167,14 +167,7 @@ class WeightUpdate(Generic[O_co]):
         return self._computed(self.tape.wrap(self._raw))
 
     def scalar(self, scalar: Scalar) -> Coefficient:
-        """A scalar as this weight's update reads it.
-
-        Args:
-            scalar: Its declaration.
-
-        Returns:
-            The number.
-        """
+        """A scalar as this weight's update reads it."""
         return self._numbers.scalar(scalar, self.name, self._dtype)
 
     def current(self, scalar: Scalar) -> float:

@@ -182,10 +182,6 @@ class AbortPort:
 def require_no_abort(flags: Mapping[str, str], counts: Array) -> None:
     """Ends a run in which a flag was raised.
 
-    Args:
-        flags: Descriptions of the abort nodes, by flag.
-        counts: Raised flags, by instance and flag.
-
     Raises:
         poplar_runtime_error: A flag was raised.
     """

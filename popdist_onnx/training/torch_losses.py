@@ -23,11 +23,7 @@ _LEAST_LOGARITHM, _TINY = -100.0, 1e-12
 
 
 def written_out_losses() -> AbstractContextManager[Any]:
-    """A context in which losses without an operator are computed by others.
-
-    Returns:
-        The context.
-    """
+    """A context in which losses without an operator are computed by others."""
     from torch.overrides import TorchFunctionMode
 
     forms = _forms()

@@ -105,15 +105,7 @@ class AccumulateGradients(Pass):
 
 
 def accumulate(model: ir.Model, factor: int, kept_as: DataType = DataType.UNDEFINED) -> ir.Model:
-    """Adds up each weight's gradient over several micro-batches.
-
-    Args:
-        model: A differentiated model, changed in place.
-        factor: The number of micro-batches per weight update, local replicas included.
-        kept_as: Element type of the sums; UNDEFINED takes the weight's.
-
-    Returns:
-        The model.
+    """Adds up each weight's gradient over micro-batches, in place; see `AccumulateGradients`.
 
     Raises:
         UpdateError: The model has no gradients, or they are accumulated already.

@@ -371,16 +371,7 @@ def autodiff(
     frozen: Collection[str] = (),
     outputs: Collection[str] = (),
 ) -> ir.Model:
-    """Adds ``Gradient___<tensor>`` for every variable and every tensor between it and the loss.
-
-    Args:
-        model: A model with a loss, changed in place.
-        wanted: Further tensors, for example inputs, whose gradient is needed.
-        frozen: Initializers that are not trained.
-        outputs: Tensors whose gradients become outputs of the graph.
-
-    Returns:
-        The same model.
+    """Adds ``Gradient___<tensor>`` for every tensor on the way to the loss; see `Autodiff`.
 
     Raises:
         popart_exception: An operator between a variable and the loss has no rule, or its rule does

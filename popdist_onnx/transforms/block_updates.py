@@ -94,15 +94,7 @@ class BlockUpdates(Pass):
 
 
 def block_updates(model: ir.Model, keep: Collection[str] = ()) -> ir.Model:
-    """Moves updates of large weights into loops over blocks.
-
-    Args:
-        model: A training graph, changed in place.
-        keep: Tensors that have to be there afterwards, in their own shape.
-
-    Returns:
-        The model.
-    """
+    """Moves updates of large weights into loops over blocks, in place; see `BlockUpdates`."""
     BlockUpdates(keep)(model)
     return model
 

@@ -192,15 +192,7 @@ class HostAllReduce(Pass):
 
 
 def insert_host_allreduce(model: ir.Model, gradients: Collection[str] | None = None) -> ir.Model:
-    """Sends the gradient of every weight over the host, once per weight update.
-
-    Args:
-        model: A training graph, changed in place.
-        gradients: The gradients to send, by name; None takes those of all weights, accumulated
-            where the model accumulates.
-
-    Returns:
-        The model.
+    """Sends gradients of weights over the host once per update, in place; see `HostAllReduce`.
 
     Raises:
         StreamError: There are no such gradients, an exchange already, or a gradient depends on what

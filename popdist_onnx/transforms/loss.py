@@ -79,13 +79,6 @@ class SetLoss(Pass):
 def set_loss(model: ir.Model, loss: str) -> ir.Model:
     """Sets the tensor that is the loss.
 
-    Args:
-        model: The model, changed in place.
-        loss: The tensor's name.
-
-    Returns:
-        The model.
-
     Raises:
         popart_exception: There is no such tensor, or it is not a scalar.
     """

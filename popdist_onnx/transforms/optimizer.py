@@ -233,17 +233,7 @@ def grow_updates(
     accumulation: int = 1,
     replicas: int = 1,
 ) -> ir.Model:
-    """Adds loss scaling, clipping and the update of every weight that has a gradient.
-
-    Args:
-        model: A differentiated model, changed in place.
-        optimizer: The optimizer.
-        reduction: How gradients combine over micro-batches and replicas.
-        accumulation: The number of micro-batches of one replica per update.
-        replicas: The number of replicas that a mean is taken over.
-
-    Returns:
-        The same model.
+    """Scales the loss and adds the updates, in place; see `ScaleLoss` and `GrowUpdates`.
 
     Raises:
         UpdateError: There are no gradients, there are updates already, a weight that the optimizer

@@ -201,12 +201,6 @@ def _content(value: ir.Value) -> np.ndarray[tuple[int, ...], np.dtype[np.generic
 def require_trainable_quantization(model: ir.Model) -> ir.Model:
     """Checks that no weight is cut off from the loss by whole numbers.
 
-    Args:
-        model: A model with a loss, after `pair_quantization`.
-
-    Returns:
-        The model.
-
     Raises:
         popart_exception: A `QuantizeLinear` or an operator on whole numbers is between a weight and
             the loss; all of them are named.
@@ -232,9 +226,6 @@ def require_known_kernels(proto: onnx.ModelProto) -> None:
     """Checks that a model to be trained has no operator on whole numbers of ONNX Runtime's own.
 
     Nothing says of what types and shapes their results are.
-
-    Args:
-        proto: The model.
 
     Raises:
         popart_exception: There are some; all of them are named.
@@ -334,11 +325,7 @@ def stored_integers(proto: onnx.ModelProto) -> list[str]:
 
 
 def warn_of_stored_integers(proto: onnx.ModelProto) -> None:
-    """Reports weights that a file about to be trained stores as whole numbers.
-
-    Args:
-        proto: The model.
-    """
+    """Reports weights that a file about to be trained stores as whole numbers."""
     if stored := stored_integers(proto):
         more = f" and {len(stored) - _SHOWN} more" if len(stored) > _SHOWN else ""
         logger.warning(
