@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import onnx
@@ -33,7 +33,7 @@ from popdist_onnx.graph.values import static
 from popdist_onnx.types.tensor_info import DataType, InputSettings, TensorInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from contextlib import AbstractContextManager
     from os import PathLike
 
@@ -41,6 +41,30 @@ if TYPE_CHECKING:
 
 
 _OPSET = re.compile(r"aiOnnxOpset(\d+)")
+
+
+T = TypeVar("T")
+
+
+def _of_type(made: Callable[[Any], T], kind: type, *, many: bool = False) -> Callable[..., T]:
+    """A published method that returns an attribute of a type, or a list of that type."""
+
+    def read(self: Builder, name: str, nodeOutputNames: Iterable[str]) -> T:
+        return made(self._notes.typed(name, nodeOutputNames, kind, many=many))
+
+    read.__doc__ = f"""An attribute of the type {kind.__name__}{" in a list" if many else ""}.
+
+    Args:
+        name: The attribute.
+        nodeOutputNames: Outputs of the node.
+
+    Returns:
+        Its value.
+
+    Raises:
+        ValueRangeError: There is no such node or attribute, or it holds something else.
+    """
+    return read
 
 
 class Builder:
@@ -495,110 +519,26 @@ class Builder:
         """
         self._notes.remove(name, nodeOutputNames)
 
-    def getInt64NodeAttribute(self, name: str, nodeOutputNames: Iterable[str]) -> int:
-        """An attribute that is a whole number.
+    getInt64NodeAttribute = _of_type(int, int)
+    """An attribute that is a whole number: its value, with 64 bits in the file."""
 
-        Args:
-            name: The attribute.
-            nodeOutputNames: Outputs of the node.
+    getInt64VectorNodeAttribute = _of_type(list, int, many=True)
+    """An attribute that is a list of whole numbers: its values in order."""
 
-        Returns:
-            Its value, with 64 bits in the file.
+    getFloatNodeAttribute = _of_type(float, float)
+    """An attribute that is a number: its value, with 32 bits in the file."""
 
-        Raises:
-            ValueRangeError: There is no such node or attribute, or it holds something else.
-        """
-        return int(self._notes.typed(name, nodeOutputNames, int))
+    getFloatVectorNodeAttribute = _of_type(list, float, many=True)
+    """An attribute that is a list of numbers: its values in order."""
 
-    def getInt64VectorNodeAttribute(self, name: str, nodeOutputNames: Iterable[str]) -> list[int]:
-        """An attribute that is a list of whole numbers.
+    getStringNodeAttribute = _of_type(str, str)
+    """An attribute that is a text: its text."""
 
-        Args:
-            name: The attribute.
-            nodeOutputNames: Outputs of the node.
+    getStringVectorNodeAttribute = _of_type(list, str, many=True)
+    """An attribute that is a list of texts: its texts in order."""
 
-        Returns:
-            Its values in order.
-
-        Raises:
-            ValueRangeError: There is no such node or attribute, or it holds something else.
-        """
-        return list(self._notes.typed(name, nodeOutputNames, int, many=True))
-
-    def getFloatNodeAttribute(self, name: str, nodeOutputNames: Iterable[str]) -> float:
-        """An attribute that is a number.
-
-        Args:
-            name: The attribute.
-            nodeOutputNames: Outputs of the node.
-
-        Returns:
-            Its value, with 32 bits in the file.
-
-        Raises:
-            ValueRangeError: There is no such node or attribute, or it holds something else.
-        """
-        return float(self._notes.typed(name, nodeOutputNames, float))
-
-    def getFloatVectorNodeAttribute(self, name: str, nodeOutputNames: Iterable[str]) -> list[float]:
-        """An attribute that is a list of numbers.
-
-        Args:
-            name: The attribute.
-            nodeOutputNames: Outputs of the node.
-
-        Returns:
-            Its values in order.
-
-        Raises:
-            ValueRangeError: There is no such node or attribute, or it holds something else.
-        """
-        return list(self._notes.typed(name, nodeOutputNames, float, many=True))
-
-    def getStringNodeAttribute(self, name: str, nodeOutputNames: Iterable[str]) -> str:
-        """An attribute that is a text.
-
-        Args:
-            name: The attribute.
-            nodeOutputNames: Outputs of the node.
-
-        Returns:
-            Its text.
-
-        Raises:
-            ValueRangeError: There is no such node or attribute, or it holds something else.
-        """
-        return str(self._notes.typed(name, nodeOutputNames, str))
-
-    def getStringVectorNodeAttribute(self, name: str, nodeOutputNames: Iterable[str]) -> list[str]:
-        """An attribute that is a list of texts.
-
-        Args:
-            name: The attribute.
-            nodeOutputNames: Outputs of the node.
-
-        Returns:
-            Its texts in order.
-
-        Raises:
-            ValueRangeError: There is no such node or attribute, or it holds something else.
-        """
-        return list(self._notes.typed(name, nodeOutputNames, str, many=True))
-
-    def getBoolNodeAttribute(self, name: str, nodeOutputNames: Iterable[str]) -> bool:
-        """An attribute that is a switch.
-
-        Args:
-            name: The attribute.
-            nodeOutputNames: Outputs of the node.
-
-        Returns:
-            Whether it is another number than 0.
-
-        Raises:
-            ValueRangeError: There is no such node or attribute, or it holds something else.
-        """
-        return bool(self._notes.typed(name, nodeOutputNames, int))
+    getBoolNodeAttribute = _of_type(bool, int)
+    """An attribute that is a switch: whether it is another number than 0."""
 
     # Where work is placed on IPUs: kept with each node, without effect on a host.
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from popdist_onnx.graph import names
 from popdist_onnx.optimizers.hyperparameters import LOSS_SCALING, Hyperparameter, Scalar, plain
-from popdist_onnx.optimizers.optimizer import Optimizer, check_member, state_type
+from popdist_onnx.optimizers.optimizer import Optimizer, by_weight, check_member, state_type
 from popdist_onnx.types.enums import AdamMode, WeightDecayMode
 from popdist_onnx.types.tensor_info import DataType
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from popdist_onnx.graph.tensor import Tensor
     from popdist_onnx.optimizers.coefficients import Coefficient
-    from popdist_onnx.optimizers.values import ClipNormSettings, OptimizerValueMap
+    from popdist_onnx.optimizers.values import ClipNormSettings
     from popdist_onnx.optimizers.weight_update import WeightUpdate
 
 
@@ -167,37 +167,17 @@ class Adam(Optimizer):
             "scaled_optimizer_state": self.scaled_optimizer_state,
         }
 
-    def beta1s(self) -> OptimizerValueMap:
-        """The share of the first moment that is kept, by weight.
+    beta1s = by_weight("beta1")
+    """The share of the first moment that is kept, by weight."""
 
-        Returns:
-            The default, and the values of weights with their own.
-        """
-        return self.value_map("beta1")
+    beta2s = by_weight("beta2")
+    """The share of the second moment that is kept, by weight."""
 
-    def beta2s(self) -> OptimizerValueMap:
-        """The share of the second moment that is kept, by weight.
+    epss = by_weight("eps")
+    """What is added to the root of the second moment, by weight."""
 
-        Returns:
-            The default, and the values of weights with their own.
-        """
-        return self.value_map("beta2")
-
-    def epss(self) -> OptimizerValueMap:
-        """What is added to the root of the second moment, by weight.
-
-        Returns:
-            The default, and the values of weights with their own.
-        """
-        return self.value_map("eps")
-
-    def maxWeightNorms(self) -> OptimizerValueMap:
-        """The largest norm in LAMB's ratio, by weight.
-
-        Returns:
-            The default, and the values of weights with their own.
-        """
-        return self.value_map("maxWeightNorm")
+    maxWeightNorms = by_weight("maxWeightNorm")
+    """The largest norm in LAMB's ratio, by weight."""
 
     def getWeightDecayMode(self) -> WeightDecayMode:
         """Whether weight decay acts on the weight or on the gradient.

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from popdist_onnx.graph import names
 from popdist_onnx.optimizers.hyperparameters import LOSS_SCALING, Hyperparameter, Scalar, plain
-from popdist_onnx.optimizers.optimizer import Optimizer, check_member, state_type
+from popdist_onnx.optimizers.optimizer import Optimizer, by_weight, check_member, state_type
 from popdist_onnx.optimizers.values import OptimizerSettingError
 from popdist_onnx.types.enums import AdaptiveMode, WeightDecayMode
 from popdist_onnx.types.tensor_info import DataType
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from popdist_onnx.graph.tensor import Tensor
     from popdist_onnx.optimizers.coefficients import Coefficient
-    from popdist_onnx.optimizers.values import OptimizerValueMap
     from popdist_onnx.optimizers.weight_update import WeightUpdate
 
 
@@ -128,29 +127,14 @@ class Adaptive(Optimizer):
             "rmsprop_tf_variant": self.rmsprop_tf_variant,
         }
 
-    def alphas(self) -> OptimizerValueMap:
-        """The share of the averages that is kept, by weight.
+    alphas = by_weight("alpha")
+    """The share of the averages that is kept, by weight."""
 
-        Returns:
-            The default, and the values of weights with their own.
-        """
-        return self.value_map("alpha")
+    momentums = by_weight("momentum")
+    """The share of the last update that is kept, by weight."""
 
-    def momentums(self) -> OptimizerValueMap:
-        """The share of the last update that is kept, by weight.
-
-        Returns:
-            The default, and the values of weights with their own.
-        """
-        return self.value_map("momentum")
-
-    def epss(self) -> OptimizerValueMap:
-        """What is added to the root, by weight.
-
-        Returns:
-            The default, and the values of weights with their own.
-        """
-        return self.value_map("eps")
+    epss = by_weight("eps")
+    """What is added to the root, by weight."""
 
 
 # The update of AdaGrad, RMSProp, centered RMSProp and AdaDelta as nodes.

@@ -29,7 +29,7 @@ from popdist_onnx.optimizers.values import (
 from popdist_onnx.types.tensor_info import DataType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from enum import Enum
 
     import onnx_ir as ir
@@ -198,6 +198,16 @@ class ScalarValue:
     own: bool
 
 
+def by_weight(key: str) -> Callable[[Optimizer], OptimizerValueMap]:
+    """A published method that returns the values of a setting."""
+
+    def values(self: Optimizer) -> OptimizerValueMap:
+        return self.value_map(key)
+
+    values.__doc__ = f"The values of {key}: the default, and those of weights with their own."
+    return values
+
+
 class Optimizer:
     """Base of the optimizers.
 
@@ -321,21 +331,11 @@ class Optimizer:
         own = {weight: v[key] for weight, v in self._specifics.items() if key in v}
         return OptimizerValueMap(self._defaults[key], own)
 
-    def learningRates(self) -> OptimizerValueMap:
-        """The learning rate by weight.
+    learningRates = by_weight("learningRate")
+    """The learning rate by weight."""
 
-        Returns:
-            The default, and the values of weights with their own.
-        """
-        return self.value_map("learningRate")
-
-    def weightDecays(self) -> OptimizerValueMap:
-        """The weight decay by weight.
-
-        Returns:
-            The default, and the values of weights with their own.
-        """
-        return self.value_map("weightDecay")
+    weightDecays = by_weight("weightDecay")
+    """The weight decay by weight."""
 
     def has_momentum(self, weight: str | None = None) -> bool:
         """Whether a weight's last step is kept, by an optimizer with the setting ``momentum``.

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from popdist_onnx.graph import names
 from popdist_onnx.optimizers.hyperparameters import LOSS_SCALING, Hyperparameter, Scalar
-from popdist_onnx.optimizers.optimizer import Optimizer, check_member, state_type
+from popdist_onnx.optimizers.optimizer import Optimizer, by_weight, check_member, state_type
 from popdist_onnx.optimizers.values import OptimizerValueError
 from popdist_onnx.types.enums import SGDAccumulatorAndMomentum
 from popdist_onnx.types.tensor_info import DataType
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from popdist_onnx.graph.tensor import Tensor
     from popdist_onnx.optimizers.coefficients import Coefficient
-    from popdist_onnx.optimizers.values import ClipNormSettings, OptimizerValueMap
+    from popdist_onnx.optimizers.values import ClipNormSettings
     from popdist_onnx.optimizers.weight_update import WeightUpdate
 
 
@@ -169,29 +169,14 @@ class SGD(Optimizer):
             "accl1Type": self.accl1_type.name,
         }
 
-    def momentums(self) -> OptimizerValueMap:
-        """The momentum by weight.
+    momentums = by_weight("momentum")
+    """The momentum by weight."""
 
-        Returns:
-            The default, and the values of weights with their own.
-        """
-        return self.value_map("momentum")
+    dampenings = by_weight("dampening")
+    """The dampening by weight."""
 
-    def dampenings(self) -> OptimizerValueMap:
-        """The dampening by weight.
-
-        Returns:
-            The default, and the values of weights with their own.
-        """
-        return self.value_map("dampening")
-
-    def velocityScalings(self) -> OptimizerValueMap:
-        """The velocity scaling by weight.
-
-        Returns:
-            The default, and the values of weights with their own.
-        """
-        return self.value_map("velocityScaling")
+    velocityScalings = by_weight("velocityScaling")
+    """The velocity scaling by weight."""
 
     def getSGDAccumulatorAndMomentum(self) -> SGDAccumulatorAndMomentum:
         """How the velocity is kept.
