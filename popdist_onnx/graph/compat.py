@@ -45,13 +45,20 @@ def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
             yield from attribute.as_graphs()
 
 
+def graphs_of(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
+    """The graphs that a node of a file holds, with the names of their attributes."""
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.name, attribute.g
+        yield from ((attribute.name, graph) for graph in attribute.graphs)
+
+
 def graphs_within(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     """A graph of a file and all graphs inside of its nodes."""
     yield graph
     for node in graph.node:
-        for attribute in node.attribute:
-            for inner in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-                yield from graphs_within(inner)
+        for _, inner in graphs_of(node):
+            yield from graphs_within(inner)
 
 
 def captured(node: ir.Node) -> list[ir.Value]:
@@ -74,10 +81,8 @@ def captured(node: ir.Node) -> list[ir.Value]:
 def replace_uses(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:
     """Replaces a value in all its readers and among the graph's outputs."""
     for user, index in list(old.uses()):
-        if isinstance(user, ir.Node):
-            user.replace_input_with(index, new)
-    is_output = getattr(old, "is_graph_output", None)
-    if is_output is not None and not is_output():
+        user.replace_input_with(index, new)
+    if not old.is_graph_output():
         # Most values are no outputs, and graphs are long.
         return
     places = [index for index, output in enumerate(graph.outputs) if output is old]

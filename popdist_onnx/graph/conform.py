@@ -27,7 +27,7 @@ from popdist_onnx.graph.inference import (
 )
 from popdist_onnx.graph.names import ORIGIN
 from popdist_onnx.graph.tensor import Tape
-from popdist_onnx.graph.values import constant, dims
+from popdist_onnx.graph.values import constant, dims, operand
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -159,7 +159,7 @@ def _of_elements(tape: Tape, node: ir.Node) -> Sequence[Tensor] | None:
 
     The kernels of some releases of ONNX Runtime copy the input, whatever the reduction.
     """
-    axes = node.inputs[1] if len(node.inputs) > 1 else None
+    axes = operand(node, 1)
     known = None if axes is None else constant(axes)
     is_empty = axes is None or (known is not None and not known.size)
     if not is_empty or not node.attributes.get_int("noop_with_empty_axes", 0):

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from popdist_onnx.graph.compat import subgraphs
 from popdist_onnx.graph.names import FAILED_INFERENCE
-from popdist_onnx.graph.values import Dim, constant, dims
+from popdist_onnx.graph.values import Dim, constant, dims, operand
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -126,7 +126,7 @@ def _turns(node: ir.Node, body: ir.Graph) -> int | None:
 @inference("com.microsoft", "QuantizeLinear")
 def _quantized(node: ir.Node) -> Sequence[Info]:
     """The type of the zero point; ONNX Runtime's own form of the operator has 16 bits as well."""
-    x, zero = node.inputs[0], node.inputs[2] if len(node.inputs) > 2 else None  # noqa: PLR2004
+    x, zero = node.inputs[0], operand(node, 2)
     kind = ir.DataType.UINT8 if zero is None else zero.dtype
     return [(kind, None if x is None else dims(x))]
 
@@ -490,7 +490,7 @@ RECURRENT = ("LSTM", "GRU", "RNN")
 def hidden_size(node: ir.Node) -> int | None:
     """The length of a recurrent node's state; None if neither attribute nor weights tell."""
     said = node.attributes.get_int("hidden_size", 0)
-    weights = node.inputs[2] if len(node.inputs) > 2 else None  # noqa: PLR2004 - recurrent ones
+    weights = operand(node, 2)
     known = None if weights is None else dims(weights)
     length = known[-1] if known and not said else said
     return length if isinstance(length, int) and length else None

@@ -14,7 +14,13 @@ import onnx_ir.passes.common
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from popdist_onnx.errors import popart_exception
-from popdist_onnx.graph.compat import OLDEST_OPSET, WORKING_OPSET, graphs_within, newest_opset
+from popdist_onnx.graph.compat import (
+    OLDEST_OPSET,
+    WORKING_OPSET,
+    graphs_of,
+    graphs_within,
+    newest_opset,
+)
 from popdist_onnx.graph.conform import conform
 from popdist_onnx.graph.expand import expand, split_slices
 from popdist_onnx.graph.exporters import untie
@@ -51,16 +57,8 @@ def _nested(node: onnx.NodeProto) -> bool:
     """Whether graphs of a node have initializers."""
     return any(
         graph.initializer or any(_nested(inner) for inner in graph.node)
-        for _, graph in _graphs(node)
+        for _, graph in graphs_of(node)
     )
-
-
-def _graphs(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
-    """The graphs that a node holds, with the names of their attributes."""
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.name, attribute.g
-        yield from ((attribute.name, graph) for graph in attribute.graphs)
 
 
 def _names(graph: onnx.GraphProto) -> Iterator[str]:
@@ -70,13 +68,13 @@ def _names(graph: onnx.GraphProto) -> Iterator[str]:
     yield from (value.name for value in graph.input if value.name not in initialized)
     for node in graph.node:
         yield from node.output
-        for _, inner in _graphs(node):
+        for _, inner in graphs_of(node):
             yield from _names(inner)
 
 
 def _lift(graph: onnx.GraphProto, names: Counter[str]) -> None:
     for node in graph.node:
-        for attribute, inner in _graphs(node):
+        for attribute, inner in graphs_of(node):
             _lift(inner, names)
             if node.domain not in ("", "ai.onnx"):
                 continue
@@ -113,7 +111,7 @@ def _rename(graph: onnx.GraphProto, old: str, new: str) -> None:
         for index, name in enumerate(node.input):
             if name == old:
                 node.input[index] = new
-        for _, inner in _graphs(node):
+        for _, inner in graphs_of(node):
             own = {value.name for value in inner.input}
             if old not in own and all(old not in one.output for one in inner.node):
                 _rename(inner, old, new)

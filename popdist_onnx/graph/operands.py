@@ -15,7 +15,7 @@ from popdist_onnx.graph.attention import misfit as attention_misfit
 from popdist_onnx.graph.compat import subgraphs
 from popdist_onnx.graph.names import FAILED_INFERENCE
 from popdist_onnx.graph.published import misfit
-from popdist_onnx.graph.values import constant, dims, static
+from popdist_onnx.graph.values import constant, dims, lengths, operand, static
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -95,11 +95,8 @@ def _rule(
 
 def _shape(node: ir.Node, index: int) -> tuple[int, ...] | None:
     """The lengths of an operand; None where the operand is missing or a length is not known."""
-    value = node.inputs[index] if index < len(node.inputs) else None
-    known = None if value is None else dims(value)
-    if known is None or not all(isinstance(one, int) for one in known):
-        return None
-    return tuple(int(one or 0) for one in known)
+    value = operand(node, index)
+    return None if value is None else lengths(value)
 
 
 @_rule("BatchNormalization", "InstanceNormalization")
@@ -207,7 +204,7 @@ def _slope(node: ir.Node) -> str | None:
 
 @_rule("Reshape")
 def _reshape(node: ir.Node) -> str | None:
-    x, target = _shape(node, 0), node.inputs[1] if len(node.inputs) > 1 else None
+    x, target = _shape(node, 0), operand(node, 1)
     wanted = None if target is None else constant(target)
     if x is None or wanted is None:
         return None

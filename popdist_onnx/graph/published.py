@@ -13,7 +13,7 @@ import onnx
 
 from popdist_onnx.errors import ValueRangeError
 from popdist_onnx.graph.names import OPSET
-from popdist_onnx.graph.values import constant, dims, static
+from popdist_onnx.graph.values import constant, dims, lengths, operand
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -101,9 +101,8 @@ def wrong_axis(axes: Sequence[int], rank: int) -> str | None:
 
 
 def _shape(value: ir.Value | None) -> list[int] | None:
-    if value is None or not static(value):
-        return None
-    return [int(one) for one in dims(value) or () if one is not None]
+    known = None if value is None else lengths(value)
+    return None if known is None else list(known)
 
 
 def _spaced(shape: Sequence[int]) -> str:
@@ -115,8 +114,8 @@ def _spaced(shape: Sequence[int]) -> str:
 def _reduction(node: ir.Node, _opset: int) -> str | None:
     known = _shape(node.inputs[0])
     axes = [*node.attributes.get_ints("axes", ())]
-    operand = node.inputs[1] if len(node.inputs) > 1 else None
-    given = None if operand is None else constant(operand)
+    second = operand(node, 1)
+    given = None if second is None else constant(second)
     axes += [] if given is None else [int(one) for one in given]
     if "axis" in node.attributes:
         axes.append(node.attributes.get_int("axis", 0))

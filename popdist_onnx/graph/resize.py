@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from popdist_onnx.graph import resampling
 from popdist_onnx.graph.conform import form
-from popdist_onnx.graph.values import constant
+from popdist_onnx.graph.values import constant, operand
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -116,7 +116,7 @@ def axes_of_resize(node: ir.Node, lengths: Sequence[int]) -> list[resampling.Axi
 
 
 def _numbers(node: ir.Node, index: int) -> Array | None:
-    value = node.inputs[index] if index < len(node.inputs) else None
+    value = operand(node, index)
     if value is None:
         return None
     found = constant(value)

@@ -17,7 +17,7 @@ from popdist_onnx.graph.compat import subgraphs
 from popdist_onnx.graph.copies import copy_nodes
 from popdist_onnx.graph.inference import annotate
 from popdist_onnx.graph.tensor import Tape
-from popdist_onnx.graph.values import constant, dims, static
+from popdist_onnx.graph.values import constant, dims, operand, static
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -47,7 +47,7 @@ class _Contents(dict[ir.Value, "tuple[ir.Value, ...] | _Optional"]):
 
     def of(self, node: ir.Node, index: int = 0) -> _Content | None:
         """The content of an input; None where it is not known."""
-        value = node.inputs[index] if index < len(node.inputs) else None
+        value = operand(node, index)
         if value is None:
             return None
         return value if isinstance(value.type, ir.TensorType) else self.get(value)
@@ -118,7 +118,7 @@ def _dissolve(graph: ir.Graph, opset: int, contents: _Contents) -> bool:
 
 def _number(node: ir.Node, index: int) -> int | None:
     """A whole number among the inputs; None where it is not known."""
-    value = node.inputs[index] if index < len(node.inputs) else None
+    value = operand(node, index)
     known = None if value is None else constant(value)
     return None if known is None else int(np.asarray(known).reshape(()))
 
@@ -172,7 +172,7 @@ def _split(tape: Tape, node: ir.Node, _contents: _Contents) -> list[_Content] | 
 def _sizes(node: ir.Node) -> list[int] | None:
     """The lengths of the parts; None where they are not known."""
     x = node.inputs[0]
-    given = node.inputs[1] if len(node.inputs) > 1 else None
+    given = operand(node, 1)
     split = None if given is None else constant(given)
     if given is not None and split is None:
         return None

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from onnx.external_data_helper import uses_external_data
 
 from popdist_onnx.errors import popart_exception
-from popdist_onnx.graph.compat import graphs_within
+from popdist_onnx.graph.compat import graphs_of, graphs_within
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,17 +48,10 @@ def stored_tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     for function in proto.functions:
         yield from _of_nodes(function.node)
         for node in function.node:
-            for inner in _graphs(node):
+            for _, inner in graphs_of(node):
                 for graph in graphs_within(inner):
                     yield from graph.initializer
                     yield from _of_nodes(graph.node)
-
-
-def _graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
 
 
 def _of_nodes(nodes: object) -> Iterator[onnx.TensorProto]:

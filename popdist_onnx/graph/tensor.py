@@ -23,6 +23,7 @@ from popdist_onnx.graph.values import (
     constant,
     constant_node,
     dims,
+    operand,
     operator_node,
     put_first,
     static,
@@ -269,7 +270,7 @@ class Tape:
 
     def optional(self, node: ir.Node, index: int) -> Tensor | None:
         """An input of a node as a tensor; None where it is left out."""
-        value = node.inputs[index] if index < len(node.inputs) else None
+        value = operand(node, index)
         return None if value is None else Tensor(self, value)
 
     def tensor(self, given: Operand, beside: Sequence[Operand] = ()) -> Tensor:

@@ -61,6 +61,11 @@ def _described(value: ir.Value) -> str:
     return f"{kind} {'of unknown shape' if known is None else list(known)}"
 
 
+def operand(node: ir.Node, index: int) -> ir.Value | None:
+    """An input of a node; None where the node does not have it."""
+    return node.inputs[index] if index < len(node.inputs) else None
+
+
 def static(value: ir.Value) -> bool:
     """Whether a value's whole shape is known."""
     known = dims(value)

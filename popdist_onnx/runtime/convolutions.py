@@ -22,7 +22,7 @@ from popdist_onnx.gradients.convolution import WEIGHT_GRADIENT, is_narrow, produ
 from popdist_onnx.gradients.windows import Windows
 from popdist_onnx.graph import names
 from popdist_onnx.graph.tensor import Tape
-from popdist_onnx.graph.values import static
+from popdist_onnx.graph.values import operand, static
 from popdist_onnx.runtime.small_maps import (
     convolution,
     gradient_of_images,
@@ -224,7 +224,7 @@ def _small(node: ir.Node) -> Windows | None:
 def _as_products(tape: Tape, node: ir.Node, windows: Windows) -> None:
     with _at(tape, node):
         x, w = (tape.wrap(value) for value in node.inputs[:2])  # type: ignore[arg-type]
-        third = node.inputs[2] if len(node.inputs) > 2 else None  # noqa: PLR2004 - the bias
+        third = operand(node, 2)
         bias = None if third is None else tape.wrap(third)
         shape = _shape(node.outputs[0])
         if node.op_type == "Conv":
@@ -239,7 +239,7 @@ def _as_products(tape: Tape, node: ir.Node, windows: Windows) -> None:
 def _rewrite(tape: Tape, node: ir.Node, block: int) -> None:
     with _at(tape, node):
         x, w = (tape.wrap(value) for value in node.inputs[:2])  # type: ignore[arg-type]
-        third = node.inputs[2] if len(node.inputs) > 2 else None  # noqa: PLR2004 - the bias
+        third = operand(node, 2)
         dilations, pads = _ints(node, "dilations"), _pads(node)
         if node.op_type == "Conv":
             weights = blocked_weights(w, block)

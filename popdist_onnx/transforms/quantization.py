@@ -20,7 +20,7 @@ from popdist_onnx.errors import popart_exception
 from popdist_onnx.gradients.registry import described, rule_of
 from popdist_onnx.graph.compat import FLOATING, captured, subgraphs
 from popdist_onnx.graph.tensor import Tape
-from popdist_onnx.graph.values import constant, dims
+from popdist_onnx.graph.values import constant, dims, operand
 from popdist_onnx.lowering.registry import DOMAIN
 from popdist_onnx.transforms.autodiff import frozen_of, variables
 from popdist_onnx.transforms.loss import loss_of
@@ -165,7 +165,7 @@ def _same_scale(one: ir.Node, other: ir.Node) -> bool:
 
 def _zero_point(node: ir.Node) -> ir.Value | None:
     """The zero point; None where it is left out or zero."""
-    value = node.inputs[2] if len(node.inputs) > 2 else None  # noqa: PLR2004 - it is the third
+    value = operand(node, 2)
     content = None if value is None else constant(value)
     return None if content is not None and not np.any(content) else value
 

@@ -13,7 +13,7 @@ from popdist_onnx.graph.compat import subgraphs
 from popdist_onnx.graph.names import ORIGIN, RANDOM, RANDOM_MASK
 from popdist_onnx.graph.passes import Pass
 from popdist_onnx.graph.tensor import Tape, Tensor
-from popdist_onnx.graph.values import constant, dims, static
+from popdist_onnx.graph.values import constant, dims, operand, static
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -250,7 +250,7 @@ def _dropout(source: _Source) -> Sequence[Tensor]:
 def _ratio(source: _Source) -> float | Tensor:
     """How many elements are dropped: a number, or a tensor where the model computes it."""
     node = source.node
-    given = node.inputs[1] if len(node.inputs) > 1 else None
+    given = operand(node, 1)
     if given is None:
         return 0.5
     known = constant(given)
@@ -274,7 +274,7 @@ def _drops(source: _Source) -> bool | Tensor:
     origin = node.metadata_props.get(ORIGIN, "")
     if origin.startswith("Dropout-") and int(origin.partition("-")[2]) < _FIRST_WITH_MODE:
         return source.training
-    mode = node.inputs[2] if len(node.inputs) > 2 else None  # noqa: PLR2004 - the third input
+    mode = operand(node, 2)
     if mode is None:
         return False
     known = constant(mode)
