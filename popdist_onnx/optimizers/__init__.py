@@ -1,5 +1,5 @@
 """The published optimizers: their settings, their formulas, and their updates as nodes.
 
-`settings` declares what each takes, `scalars` the numbers that updates read; `sgd`, `adam` and
-`adaptive` are the published classes, and ``<name>_update`` writes their formula as nodes.
+`hyperparameters` declares settings and the numbers that updates read; `sgd`, `adam` and `adaptive`
+are the published classes, each with its formula; `weight_update` writes formulas as nodes.
 """
