@@ -64,7 +64,6 @@ FAMILIES = {
         "QLinearConv QLinearMatMul QuantizeLinear RandomNormal RandomNormalLike RandomUniform "
         "RandomUniformLike Range Reciprocal Round Shape Sign Sin Sinh Size Sqrt Tan Tanh Unique "
         "Xor",
-        "grids": "AffineGrid GridSample",
         "gru": "GRU RNN",
         "indexing": "Compress Gather GatherElements GatherND OneHot ScatterElements ScatterND TopK",
         "layout": "Col2Im Concat DepthToSpace Expand Flatten Pad Reshape ReverseSequence Slice "
@@ -78,8 +77,7 @@ FAMILIES = {
         "products": "DFT Det Einsum Gemm MatMul",
         "reductions": "CumSum ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean "
         "ReduceMin ReduceProd ReduceSum ReduceSumSquare",
-        "regions": "RoiAlign",
-        "resizing": "Resize",
+        "sampling": "AffineGrid GridSample Resize RoiAlign",
     },
     "ai.graphcore": {
         "graphcore": "Atan2 Ctc Detach Expm1 FakeQuantize Gelu GeluErf GroupNormalization Log1p "

@@ -93,13 +93,12 @@ Lowering: TypeAlias = "Callable[[Operation], Tensor | Sequence[Tensor]]"
 FAMILIES = {
     "calls": "Abort Call PackedDataBlock PrintTensor",
     "ctc": "Ctc CtcBeamSearchDecoder",
-    "elementwise": "Atan2 BitwiseAnd BitwiseNot BitwiseOr BitwiseXnor BitwiseXor Detach Expm1 Fmod "
-    "Gelu GeluErf IncrementMod Log1p NearbyInt Nop NormalizeImage Remainder Round Scale ScaledAdd "
-    "Swish TensorRemap",
+    "elementwise": "Atan2 BitwiseAnd BitwiseNot BitwiseOr BitwiseXnor BitwiseXor Detach Expm1 "
+    "FakeQuantize Fmod Gelu GeluErf IncrementMod Log1p NearbyInt Nop NormalizeImage Remainder "
+    "Round Scale ScaledAdd Swish TensorRemap",
     "indices": "Bucketize EmbeddingGather GroupedGather ScatterReduce SequenceSlice Sort",
     "layers": "GroupNormalization IdentityLoss L1 LSTM MultiConv Nll ReplicatedAllReduce "
     "ShapedDropout",
-    "quantize": "FakeQuantize",
     "shapes": "DepthToSpace DynamicAdd DynamicSlice DynamicUpdate DynamicZero Init ReduceMedian "
     "Reshape Reverse Slice Subsample",
 }
