@@ -53,6 +53,12 @@ def graphs_of(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
         yield from ((attribute.name, graph) for graph in attribute.graphs)
 
 
+def inputs_of(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
+    """The inputs of a graph of a file that are no initializers."""
+    stored = {tensor.name for tensor in graph.initializer}
+    return [value for value in graph.input if value.name not in stored]
+
+
 def graphs_within(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     """A graph of a file and all graphs inside of its nodes."""
     yield graph

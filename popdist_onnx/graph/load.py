@@ -19,6 +19,7 @@ from popdist_onnx.graph.compat import (
     WORKING_OPSET,
     graphs_of,
     graphs_within,
+    inputs_of,
     newest_opset,
 )
 from popdist_onnx.graph.conform import conform
@@ -63,9 +64,8 @@ def _nested(node: onnx.NodeProto) -> bool:
 
 def _names(graph: onnx.GraphProto) -> Iterator[str]:
     """Every name that a graph and the graphs in it give to a value; one for each that gives it."""
-    initialized = {tensor.name for tensor in graph.initializer}
-    yield from initialized
-    yield from (value.name for value in graph.input if value.name not in initialized)
+    yield from {tensor.name for tensor in graph.initializer}
+    yield from (value.name for value in inputs_of(graph))
     for node in graph.node:
         yield from node.output
         for _, inner in graphs_of(node):
@@ -78,11 +78,8 @@ def _lift(graph: onnx.GraphProto, names: Counter[str]) -> None:
             _lift(inner, names)
             if node.domain not in ("", "ai.onnx"):
                 continue
-            tensors = list(inner.initializer)
-            del inner.initializer[:]
-            lifted = {tensor.name for tensor in tensors}
-            inputs = [value for value in inner.input if value.name not in lifted]
-            del inner.input[:]
+            tensors, inputs = list(inner.initializer), inputs_of(inner)
+            del inner.initializer[:], inner.input[:]
             inner.input.extend(inputs)
             ends = {value.name for value in inner.output}
             for tensor in tensors:

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from popdist.errors import PopdistError
 from popdist_onnx.errors import popart_exception, popart_internal_exception
-from popdist_onnx.graph.compat import captured
+from popdist_onnx.graph.compat import captured, inputs_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -125,7 +125,7 @@ def _reason(proto: onnx.ModelProto) -> str | None:
     shell.graph.output.extend(proto.graph.output)
     shell.graph.value_info.extend(proto.graph.value_info)
     weights = {tensor.name: tensor for tensor in proto.graph.initializer}
-    shell.graph.input.extend(one for one in proto.graph.input if one.name not in weights)
+    shell.graph.input.extend(inputs_of(proto.graph))
     shell.graph.input.extend(
         onnx.helper.make_tensor_value_info(name, one.data_type, one.dims)
         for name, one in weights.items()

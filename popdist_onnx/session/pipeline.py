@@ -10,7 +10,7 @@ import onnx
 
 from popdist_onnx.errors import popart_exception
 from popdist_onnx.gradients.registry import differentiable
-from popdist_onnx.graph.compat import graphs_within
+from popdist_onnx.graph.compat import graphs_within, inputs_of
 from popdist_onnx.graph.exporters import (
     freeze_constants,
     require_parameters,
@@ -273,8 +273,7 @@ def read_with_shapes(source: Source, shapes: InputShapeInfo | None) -> onnx.Mode
 
 def _with_shapes(proto: onnx.ModelProto, shapes: InputShapeInfo | None) -> onnx.ModelProto:
     freeze_constants(proto)
-    initializers = {tensor.name for tensor in proto.graph.initializer}
-    inputs = {v.name: v for v in proto.graph.input if v.name not in initializers}
+    inputs = {value.name: value for value in inputs_of(proto.graph)}
     given = [] if shapes is None else shapes.getAllTensorIds()
     for name in given:
         if name not in inputs:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from popdist_onnx.errors import popart_exception
+from popdist_onnx.graph.compat import inputs_of
 from popdist_onnx.training.model import LABELS
 
 if TYPE_CHECKING:
@@ -41,8 +42,7 @@ class Data(NamedTuple):
         """Reads inputs and types from a model with its loss and with fixed shapes."""
         import onnx
 
-        initializers = {tensor.name for tensor in proto.graph.initializer}
-        inputs = [value for value in proto.graph.input if value.name not in initializers]
+        inputs = inputs_of(proto.graph)
         return cls(
             {v.name: tuple(d.dim_value for d in v.type.tensor_type.shape.dim[1:]) for v in inputs},
             {

@@ -22,6 +22,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
+from popdist_onnx.graph.compat import inputs_of
 from popdist_onnx.runtime.wiring import names_read
 from popdist_onnx.training.amounts import spell_out
 from popdist_onnx.training.evaluation import Evaluator
@@ -195,8 +196,7 @@ def _model_of(proto: onnx.ModelProto, statistics: Mapping[str, onnx.NodeProto]) 
             needed.update(names_read(node))
     graph = proto.graph
     initializers = [one for one in graph.initializer if one.name in needed]
-    stored = {one.name for one in graph.initializer}
-    inputs = [one for one in graph.input if one.name in needed - stored]
+    inputs = [one for one in inputs_of(graph) if one.name in needed]
     reader = Reader(proto)
     outputs = [
         helper.make_tensor_value_info(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import helper
 
+from popdist_onnx.graph.compat import inputs_of
 from popdist_onnx.graph.large_files import content
 from popdist_onnx.graph.names import FROZEN
 from popdist_onnx.runtime.wiring import names_read
@@ -233,8 +234,7 @@ class Reader:
 
 def _of_sizes(graph: onnx.GraphProto) -> set[str] | None:
     """The tensors that depend on sizes; None where the file was made for one size of batches."""
-    stored = {one.name for one in graph.initializer}
-    first = [_dims(one)[:1] for one in graph.input if one.name not in stored]
+    first = [_dims(one)[:1] for one in inputs_of(graph)]
     if [0] not in first:
         return None
     found: set[str] = set()

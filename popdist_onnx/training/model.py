@@ -13,7 +13,7 @@ from onnx import numpy_helper
 
 from popdist.nearest import did_you_mean
 from popdist_onnx.errors import ArgumentError, ValueRangeError, popart_exception
-from popdist_onnx.graph.compat import FLOATING
+from popdist_onnx.graph.compat import FLOATING, inputs_of
 from popdist_onnx.graph.load import load, read
 from popdist_onnx.graph.load import save as to_proto
 from popdist_onnx.graph.names import FROZEN
@@ -53,11 +53,8 @@ def with_batch(source: object, batch_size: int) -> onnx.ModelProto:
         popart_exception: Another dimension is open, or the first one is another number.
     """
     proto = read(source)  # type: ignore[arg-type]
-    initializers = {tensor.name for tensor in proto.graph.initializer}
     shapes = InputShapeInfo()
-    for value in proto.graph.input:
-        if value.name in initializers:
-            continue
+    for value in inputs_of(proto.graph):
         dims = value.type.tensor_type.shape.dim
         rest = [d.dim_value if d.HasField("dim_value") else None for d in dims[1:]]
         if not dims or None in rest:
@@ -82,12 +79,7 @@ def with_batch(source: object, batch_size: int) -> onnx.ModelProto:
 
 def has_open_batch(proto: onnx.ModelProto) -> bool:
     """Whether each input leaves the number of samples open."""
-    initializers = {tensor.name for tensor in proto.graph.initializer}
-    dims = [
-        value.type.tensor_type.shape.dim
-        for value in proto.graph.input
-        if value.name not in initializers
-    ]
+    dims = [value.type.tensor_type.shape.dim for value in inputs_of(proto.graph)]
     return all(one and not one[0].HasField("dim_value") for one in dims)
 
 
