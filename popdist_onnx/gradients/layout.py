@@ -24,10 +24,6 @@ def _reshape(at: At) -> Tensor:
     return shape_ops.shaped(at.g, at.x)
 
 
-def _has_zero(tensor: Tensor) -> bool:
-    return 0 in (tensor.dims or ())
-
-
 @gradient("Transpose")
 def _transpose(at: At) -> Tensor:
     order = at.get("perm", list(range(at.x.rank))[::-1])
