@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch_geometric.data import Batch, HeteroData
 
+from popdist_torch.geometric.common import COUNTS
 from popdist_torch.geometric.sizes import by_type, sizes_of, stores_of
 from popdist_torch.geometric.types import PyGArgsParser
 
@@ -323,4 +324,8 @@ class CombinedBatchingCollater:
         batches = [self.collater(part) for part in parts]
         rows = zip(*(self.parser.yieldTensors(one) for one in batches), strict=True)
         joined = (torch.cat([one.reshape(one.shape or (1,)) for one in row]) for row in rows)
-        return self.parser.reconstruct(batches[0], joined)
+        combined = self.parser.reconstruct(batches[0], joined)
+        if isinstance(combined, Batch):
+            for name in COUNTS:
+                combined[name] = getattr(batches[0], name)
+        return combined

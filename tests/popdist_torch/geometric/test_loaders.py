@@ -1,5 +1,7 @@
 """Batches of graphs with one size, against the batches of torch_geometric itself."""
 
+import pickle
+
 import pytest
 import torch
 from torch_geometric.data import Batch, Data, HeteroData
@@ -200,6 +202,25 @@ def test_clusters_become_one_graph(monkeypatch):
     (batch,) = list(loader)
     assert batch.x.shape == (60, 3)  # two iterations
     assert int(batch.nodes_mask.sum()) == sum(one.num_nodes for one in GRAPHS[:4])
+
+
+@pytest.mark.parametrize("make", [graph, lambda *_: of_types()])
+def test_a_combined_batch_has_the_numbers_of_one_batch_in_the_model_too(make):
+    graphs = [make(4, 5, seed) for seed in range(6)]
+    options = poptorch.Options().deviceIterations(3)
+    (batch,) = pickle.loads(pickle.dumps(list(DataLoader(graphs, batch_size=2, options=options))))  # noqa: S301 - as workers send it
+    one = Batch.from_data_list(graphs[:2])
+
+    class Numbers(torch.nn.Module):
+        def forward(self, graph):
+            x = next(iter(graph.node_stores)).x
+            return x * 0 + graph.num_nodes, x * 0 + graph.num_edges
+
+    nodes, edges = poptorch.inferenceModel(Numbers(), options)(batch)
+    assert len(nodes) == 3 * len(next(iter(one.node_stores)).x)
+    assert (batch.num_nodes, batch.num_edges) == (one.num_nodes, one.num_edges)
+    assert nodes.unique().tolist() == [one.num_nodes]
+    assert edges.unique().tolist() == [one.num_edges]
 
 
 class Net(torch.nn.Module):
