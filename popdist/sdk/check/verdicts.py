@@ -73,6 +73,11 @@ _NO_EAGER = "tf.compat.v1.disable_eager_execution() at the start of the program"
 _FLUENT = {"poptorch.Options", "popdist.poptorch.Options"}
 """Classes whose methods, and whose parts' methods, return their object."""
 
+_OF_PARTS = frozenset(
+    {"checkIsFrozen", "createOrSet", "deleteIfExists", "exists", "set", "toDict", "update"}
+)
+"""Members of these classes that their parts have too."""
+
 
 class Verdict(NamedTuple):
     """What is to be said of a name.
@@ -186,9 +191,10 @@ def _listed(name: str, module: str) -> Verdict | None:
         return None
     if name in entries:
         return entries[name]
-    if name in members:  # a module, or a class of which only the members are listed
-        return Verdict(name, "works")
     owner = name.rpartition(".")[0]
+    of_part = end in _OF_PARTS and owner.startswith(tuple(f"{root}." for root in _FLUENT))
+    if of_part or name in members:  # or a module, or a class of which only the members are listed
+        return Verdict(name, "works")
     while owner and owner not in entries and owner not in members:
         owner = owner.rpartition(".")[0]
     above = entries.get(owner)

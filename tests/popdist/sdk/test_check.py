@@ -8,6 +8,10 @@ from popdist.sdk.check.idioms import IDIOMS, idiom_of
 from popdist.sdk.check.resolve import Source, SourceError, find, parse
 from popdist.sdk.check.verdicts import examine, examine_program
 from popdist.sdk.cli import main
+from popdist_torch import Options
+from popdist_torch.options.options import GROUPS
+from popdist_torch.options.storage import OptionsDict
+from tests.popdist.sdk.walk import option_keys
 
 EAGER = "import tensorflow as tf\ntf.function\n"
 """The start of a program that is not TensorFlow 1's."""
@@ -98,6 +102,18 @@ def test_a_misspelt_name_gets_the_nearest(tmp_path, text, name):
     ]
     assert verdict.name == name
     assert verdict.instead.startswith("did you mean 'opti" if "opti" in text[16:] else "did you")
+
+
+@pytest.mark.parametrize("group", ["", *GROUPS])
+def test_what_options_have_once_their_methods_were_called_is_known(tmp_path, group):
+    options = Options()
+    part = getattr(options, group) if group else options
+    keys = option_keys(type(part)) | set(part.values())
+    keys -= {"torch_compile"}  # of popdist's own torchCompile, which the SDK has not
+    methods = {name for name in dir(OptionsDict) if name[0] != "_"} - {"path", "put", "values"}
+    lines = [".".join(filter(None, ("opts", group, name))) for name in keys | methods]
+    program = "import poptorch\nopts = poptorch.Options()\n" + "\n".join(sorted(lines))
+    assert not names(tmp_path, program, "unknown")
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Follows a listed name into our packages, and uses a refused one."""
 
+import ast
 import inspect
 from functools import cache
 from importlib import import_module
@@ -8,6 +9,8 @@ from unittest.mock import MagicMock
 
 from popdist.sdk.surface.answers import Placeholder
 from popdist_onnx import Builder
+from popdist_torch.options.option_methods import OptionMethod
+from popdist_torch.options.storage import OptionsDict
 
 
 class Absent(Exception):  # noqa: N818 - says what is the case
@@ -47,11 +50,30 @@ def _member(owner, part, name):
         made = _made(owner)
         if made is not None and hasattr(made, part):
             return getattr(made, part)
+        if issubclass(owner, OptionsDict) and part in option_keys(owner):
+            return part
         if held is not None or any(
             part in vars(one).get("__annotations__", {}) for one in owner.__mro__
         ):
             return held
+    elif isinstance(owner, OptionsDict) and part in option_keys(type(owner)):
+        return part
     raise Absent(name)
+
+
+@cache
+def option_keys(kind):
+    """The keys that options have from the start, and those that one of their methods creates."""
+    methods = [inspect.getattr_static(kind, name) for name in dir(kind)]
+    keys = {method._key for method in methods if isinstance(method, OptionMethod)}
+    for one in kind.__mro__[:-1]:
+        for call in ast.walk(ast.parse(inspect.getsource(one))):
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
+                if call.func.attr == "createOrSet":
+                    keys |= {keyword.arg for keyword in call.keywords} - {None}
+                elif call.func.attr == "put" and isinstance(call.args[0], ast.Constant):
+                    keys.add(call.args[0].value)
+    return keys
 
 
 @cache
