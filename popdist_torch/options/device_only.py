@@ -417,7 +417,8 @@ class PrecisionOptions(OptionsDict):
         "enabled",
         "floating_point_exceptions",
         flag,
-        effect="a call raises `poptorch.Error` there (PD350); checks each operation, so it is slow",
+        effect="a call raises `poptorch.Error` there (PD350), also of a result that nothing uses, "
+        "which a compiler leaves out; checks each operation, so it is slow",
     )
     halfFloatCasting = OptionMethod(
         "How half and single precision combine; without effect in PopTorch too since SDK 3.",

@@ -362,6 +362,13 @@ def mnist(folder: str, count: str) -> None:
             path.write_bytes(np.array(head, ">i4").tobytes() + content.tobytes())
 
 
+def trainer_losses(kind: str) -> None:
+    """Writes the losses that transformers' Trainer has; see `tests.public.trainers`."""
+    from trainers import write_losses
+
+    write_losses(kind)
+
+
 def main(name: str, *arguments: str) -> None:
     """Calls one function of this module, or of `texts`."""
     known = {**vars(texts), **globals()}

@@ -130,8 +130,8 @@ def read(path: Path) -> Manifest:
 
 
 def content_of(path: Path) -> dict[str, Any]:
-    """What a TOML file has."""
-    return tomllib.loads(path.read_text(encoding="utf-8"))
+    """What a TOML file has; ``{runner}`` stands for this folder."""
+    return tomllib.loads(path.read_text(encoding="utf-8").replace("{runner}", str(HERE)))
 
 
 def with_tuples(row: dict[str, Any]) -> dict[str, Any]:
