@@ -129,15 +129,16 @@ def _samplers_of_data(module: "ModuleType") -> None:
 
 
 def _talk_of_schedulers(module: "ModuleType") -> None:
-    # Schedulers took ``verbose``, and printed each change of a rate; now they print nothing.
+    # Schedulers took ``verbose``, their last argument, and printed each change of a rate; now they
+    # print nothing.
     from functools import wraps
     from inspect import signature
 
-    def quiet(known: "Callable[..., None]") -> "Callable[..., None]":
+    def quiet(known: "Callable[..., None]", most: int) -> "Callable[..., None]":
         @wraps(known)
         def __init__(self: "Any", *args: "Any", verbose: "Any" = None, **kwargs: "Any") -> None:  # noqa: N807 - as above
             del verbose
-            known(self, *args, **kwargs)
+            known(self, *(args[:-1] if len(args) == most else args), **kwargs)
 
         return __init__
 
@@ -147,7 +148,7 @@ def _talk_of_schedulers(module: "ModuleType") -> None:
             continue
         names = signature(known).parameters
         if "optimizer" in names and "verbose" not in names:
-            kind.__init__ = quiet(known)
+            kind.__init__ = quiet(known, len(names))  # as many as before, without the object
 
 
 OTHERS: "dict[str, Callable[[ModuleType], None]]" = {

@@ -41,8 +41,8 @@ halved = rates.StepLR(optimizer, 1, gamma=0.5, verbose=True)
 slower = rates.ReduceLROnPlateau(optimizer, patience=0, verbose=False)
 
 class Own(rates.LRScheduler):
-    def __init__(self, optimizer):
-        super().__init__(optimizer, verbose=True)
+    def __init__(self, optimizer, *verbose, **named):
+        super().__init__(optimizer, *verbose, **named)
 
     def get_lr(self):
         return [rate / 4 for rate in self.base_lrs]
@@ -50,7 +50,15 @@ class Own(rates.LRScheduler):
 optimizer.step()
 halved.step()
 assert halved.get_last_lr() == [0.5]
-assert Own(optimizer).get_last_lr() == [0.25]
+assert Own(optimizer, verbose=True).get_last_lr() == [0.25]
+assert Own(optimizer, -1, True).get_last_lr() == [0.25]
+assert rates.StepLR(optimizer, 1, 0.5, -1, False).gamma == 0.5
+try:
+    Own(optimizer, -1, True, "one too many")
+except TypeError:
+    pass
+else:
+    raise AssertionError
 """
 
 
