@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812 - its name everywhere
 from torch.utils import _pytree as pytree
 
 from popdist_torch.errors import LossError, NotFiniteError
-from popdist_torch.executor.mixed_precision import MixedPrecision, of_one_precision
+from popdist_torch.executor.mixed_precision import MixedPrecision, accepted
 from popdist_torch.ops.hints import identity_loss
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class LossWatch(MixedPrecision):
         """Calls a torch function, and records its result if that is a loss."""
         if func not in LOSS_FUNCTIONS:
             return super().__torch_function__(func, types, args, kwargs)
-        args, kwargs = of_one_precision(func, args, kwargs or {})
+        args, kwargs = accepted(func, args, kwargs or {})
         try:
             result = func(*args, **kwargs)
         except (IndexError, RuntimeError, ValueError) as error:

@@ -1,9 +1,9 @@
-"""Operations between half and single precision that torch refuses, with PopTorch's results.
+"""Operations on types that torch refuses, with PopTorch's results.
 
 A layer computes in the precision of its input, whatever its weights have: single-precision weights
 are the masters of half-precision layers. torch's norms do so too, where their weights have single
 precision. Products of two tensors have the wider precision, as torch's element-wise operations have
-in both.
+in both. Indices and classes may have 32 bits, as all whole numbers of a device have.
 """
 
 from __future__ import annotations
@@ -60,18 +60,35 @@ _PRODUCTS: frozenset[Callable[..., Any]] = frozenset(
         torch.Tensor.mv,
     }
 )
+_AT_PLACES = """
+gather scatter scatter_ scatter_add scatter_add_ scatter_reduce scatter_reduce_ index_copy
+index_copy_ index_fill index_fill_
+"""
+_FOR_INDICES: dict[Callable[..., Any], tuple[int, str]] = {
+    **{
+        getattr(owner, name): (2, "index")
+        for name in _AT_PLACES.split()
+        for owner in (torch, torch.Tensor)
+        if hasattr(owner, name)
+    },
+    **dict.fromkeys((torch.take, torch.Tensor.take, torch.Tensor.put_), (1, "index")),
+    **dict.fromkeys((torch.take_along_dim, torch.Tensor.take_along_dim), (1, "indices")),
+    **dict.fromkeys((F.cross_entropy, F.nll_loss, F.multi_margin_loss), (1, "target")),
+    F.one_hot: (0, "tensor"),
+}
+"""The place and the name of an argument that torch takes in 64 bits only, always or in part."""
 _TYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 class MixedPrecision(TorchFunctionMode):
-    """Casts the arguments of layers and products whose precisions differ."""
+    """Casts the arguments of layers and products whose precisions differ, and narrow indices."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         """Calls a torch function."""
         kwargs = kwargs or {}
-        taken, named = of_one_precision(func, args, kwargs)
+        taken, named = accepted(func, args, kwargs)
         result = func(*taken, **named)
         if func in _NORMS and taken is not args:
             both = (_tensors((*a, *k.values())) for a, k in ((args, kwargs), (taken, named)))
@@ -81,7 +98,20 @@ class MixedPrecision(TorchFunctionMode):
         return result
 
 
-def of_one_precision(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+def accepted(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """Arguments as torch takes them: of one precision, and indices of 64 bits."""
+    if func not in _FOR_INDICES:
+        return _of_one_precision(func, args, kwargs)
+    place, name = _FOR_INDICES[func]
+    index = args[place] if place < len(args) else kwargs.get(name)
+    if not isinstance(index, torch.Tensor) or index.dtype != torch.int32:
+        return args, kwargs
+    if place < len(args):
+        return (*args[:place], index.long(), *args[place + 1 :]), kwargs
+    return args, {**kwargs, name: index.long()}
+
+
+def _of_one_precision(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
     """The arguments of a layer or a product in one precision, and of others as they are."""
     layer = func in _LAYERS or func in _NORMS
     if not layer and func not in _PRODUCTS:
@@ -114,6 +144,6 @@ def _tensors(values: Iterable[Any]) -> list[torch.Tensor]:
 
 
 def may_mix(tensors: Iterable[Any]) -> bool:
-    """Whether the tensors have several precisions."""
+    """Whether the tensors have several precisions, or whole numbers that may be narrow indices."""
     found = {one.dtype for one in tensors if isinstance(one, torch.Tensor)}
-    return len(found & set(_TYPES)) > 1
+    return torch.int32 in found or len(found & set(_TYPES)) > 1
