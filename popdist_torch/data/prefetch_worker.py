@@ -23,6 +23,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from popdist import backend
+from popdist_torch.arguments import served
 from popdist_torch.errors import DataError
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def rebatched(batches: Iterable[Any], size: int, *, keep_rest: bool) -> Iterator
 
 
 def _rows(batch: Any) -> int:
-    leaves = pytree.tree_leaves(batch)
+    leaves = pytree.tree_leaves(served(batch))
     counts = {len(x) if isinstance(x, torch.Tensor) and x.dim() else None for x in leaves}
     if len(counts) != 1 or None in counts:
         raise DataError(
@@ -162,7 +163,7 @@ class Ring:
         Raises:
             DataError: The batch does not fit; batches must be shaped like the first one.
         """
-        flat = [pytree.tree_flatten(piece) for piece in pieces]
+        flat = [pytree.tree_flatten(served(piece)) for piece in pieces]
         columns = zip(*(leaves for leaves, _ in flat), strict=True)
         described: list[Any] = []
         index = 0
@@ -308,7 +309,7 @@ class _Reader:
             raise DataError(
                 "PD302", "the data set gives no batch", hint="check its length and the batch size"
             )
-        tensors = [leaf for leaf in pytree.tree_leaves(first[0]) if _is_tensor(leaf)]
+        tensors = [leaf for leaf in pytree.tree_leaves(served(first[0])) if _is_tensor(leaf)]
         if not tensors:
             raise DataError("PD395", "batches of an accessor hold tensors", value=first[0])
         ring = Ring(fields(tensors, self._job.rebatched_size), self._job.slots)

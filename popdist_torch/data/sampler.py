@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import Dataset, Sampler, Subset
 
 from popdist.agreement import digest
+from popdist_torch.arguments import served
 from popdist_torch.errors import DataError
 
 if TYPE_CHECKING:
@@ -231,7 +232,7 @@ class CollatedApart:
 
     def __call__(self, parts: list[list[Any]]) -> Any:
         """The combined batch of lists of samples; what is not a tensor is of the first list."""
-        flat = [pytree.tree_flatten(self._collate(samples)) for samples in parts]
+        flat = [pytree.tree_flatten(served(self._collate(samples))) for samples in parts]
         columns = zip(*(leaves for leaves, _ in flat), strict=True)
         joined = [
             torch.cat(column) if isinstance(column[0], torch.Tensor) else column[0]

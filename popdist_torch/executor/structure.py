@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _pytree as pytree
 
+from popdist_torch.arguments import serve
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -111,6 +113,7 @@ def _flatten(value: Any, leaves: list[Any]) -> Structure:
     if isinstance(value, torch.Tensor):
         leaves.append(value)
         return _LEAF
+    serve(kind)
     keys: tuple[Any, ...]
     if _registered(kind):
         inner, context = pytree.SUPPORTED_NODES[kind].flatten_fn(value)

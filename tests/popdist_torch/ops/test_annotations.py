@@ -200,6 +200,53 @@ def test_models_take_and_return_types_of_the_program():
     assert result.left.tolist() == result.right.tolist() == [1, 1, 1, 1]
 
 
+class Base:
+    def __init__(self, rows):
+        self.rows = rows
+
+
+class Above(Base):
+    pass
+
+
+class Below(Above):
+    pass
+
+
+class RowsParser(poptorch.ICustomArgParser):
+    def __init__(self, factor=1):
+        self.factor = factor
+
+    def yieldTensors(self, struct):  # noqa: N802 - a published name
+        yield struct.rows
+
+    def reconstruct(self, original_structure, tensor_iterator):
+        return type(original_structure)(self.factor * next(tensor_iterator))
+
+
+class Rows(nn.Module):
+    def forward(self, value):
+        assert len(value.rows) == 2
+        return value.rows + 1
+
+
+def test_a_parser_serves_subclasses_until_it_is_replaced_or_removed():
+    run = poptorch.inferenceModel(Rows(), poptorch.Options().deviceIterations(2))
+    poptorch.registerCustomArgParser(Base, RowsParser())
+    assert run(Below(torch.zeros(4))).tolist() == [1, 1, 1, 1]
+    poptorch.registerCustomArgParser(Base, RowsParser(3))
+    assert run(Below(torch.ones(4))).tolist() == [4, 4, 4, 4]
+    poptorch.registerCustomArgParser(Below, RowsParser(5))
+    assert run(Below(torch.ones(4))).tolist() == [6, 6, 6, 6]
+    assert poptorch.inferenceModel(Rows(), run.options)(Above(torch.ones(4))).tolist() == [4] * 4
+    poptorch.registerCustomArgParser(Below, None)
+    poptorch.registerCustomArgParser(Base, None)
+    with pytest.raises(AssertionError):  # forward gets the whole object, which no parser splits
+        poptorch.inferenceModel(Rows(), run.options)(Below(torch.ones(4)))
+    with pytest.raises(poptorch.Error, match="arg_parser must inherit from ICustomArgParser"):
+        poptorch.registerCustomArgParser(Base, object())
+
+
 def test_blocks_begin_at_methods_and_have_numbers_for_names():
     class Model:
         @poptorch.BlockFunction("first")
