@@ -92,10 +92,18 @@ def serve(kind: type) -> bool:
     """Makes torch's trees know a class that a parser serves; whether they did not know it."""
     if kind in pytree.SUPPORTED_NODES or _parser_of(kind) is None:
         return False
+
+    def tensors_of(struct: Any) -> list[Any]:
+        return list(_parser_of(kind).yieldTensors(struct))
+
     pytree.register_pytree_node(
         kind,
-        lambda struct: (list(_parser_of(kind).yieldTensors(struct)), _Like(struct)),
+        lambda struct: (tensors_of(struct), _Like(struct)),
         lambda tensors, like: _parser_of(kind).reconstruct(like.struct, iter(tensors)),
+        flatten_with_keys_fn=lambda struct: (
+            [(pytree.SequenceKey(index), one) for index, one in enumerate(tensors_of(struct))],
+            _Like(struct),
+        ),
     )
     _SERVED.add(kind)
     return True

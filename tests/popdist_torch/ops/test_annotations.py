@@ -8,6 +8,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 import popdist_torch as poptorch
 from popdist_torch.ops.annotations import wrapped_call
@@ -234,6 +235,8 @@ def test_a_parser_serves_subclasses_until_it_is_replaced_or_removed():
     run = poptorch.inferenceModel(Rows(), poptorch.Options().deviceIterations(2))
     poptorch.registerCustomArgParser(Base, RowsParser())
     assert run(Below(torch.zeros(4))).tolist() == [1, 1, 1, 1]
+    named, _ = pytree.tree_flatten_with_path({"graph": Below(torch.zeros(4))})  # as comparisons do
+    assert [pytree.keystr(path) for path, _ in named] == ["['graph'][0]"]
     poptorch.registerCustomArgParser(Base, RowsParser(3))
     assert run(Below(torch.ones(4))).tolist() == [4, 4, 4, 4]
     poptorch.registerCustomArgParser(Below, RowsParser(5))
