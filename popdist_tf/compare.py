@@ -3,8 +3,8 @@
 Run it as ``python -m popdist_tf.compare CHECKOUT...`` on checkouts of the original's repositories
 (TensorFlow, Keras, the addons), whose sources are parsed and never run. Each line is a difference:
 a module, name, method or argument that popdist lacks, or arguments in another order. Names that
-popdist refuses are listed with the reason. The exit code is 1 if a difference is found that is
-not a refusal.
+popdist refuses are listed with the reason. The exit code is 1 if a difference is found that has
+no reason on the page of names.
 """
 
 from __future__ import annotations
@@ -16,12 +16,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from popdist.sdk.surface import load
+from popdist.sdk.surface import load, published
 from popdist.sdk.surface.answers import Placeholder
 from popdist_tf.ipu.tree import MODULES, ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from popdist.sdk.surface.vocabulary import Entry
 
 _TREES = {
     "tensorflow/python/ipu": "",
@@ -39,8 +41,9 @@ class Difference(NamedTuple):
 
     Attributes:
         name: The published name, below ``tensorflow.python.ipu``.
-        kind: ``module``, ``name``, ``method``, ``argument``, ``order``, or ``refused``.
-        detail: What is missing, or the reason of a refusal.
+        kind: ``module``, ``name``, ``method``, ``argument``, ``order``; ``refused`` or ``noted``
+            where the page of names has a reason.
+        detail: What is missing, or the reason.
     """
 
     name: str
@@ -90,9 +93,19 @@ def _module_differences(path: str, tree: ast.Module) -> Iterator[Difference]:
             yield _absent(name, "name")
             continue
         if isinstance(node, ast.ClassDef):
-            yield from _class_differences(name, node, ours)
+            for one in _with_private_bases(node, tree):
+                yield from _class_differences(name, one, ours)
         else:
             yield from _signature_differences(name, node.args, ours)
+
+
+def _with_private_bases(node: ast.ClassDef, tree: ast.Module) -> Iterator[ast.ClassDef]:
+    """A class, and those of its file that it derives from and that programs do not name."""
+    yield node
+    names = {base.id for base in node.bases if isinstance(base, ast.Name) and base.id[0] == "_"}
+    for one in tree.body:
+        if isinstance(one, ast.ClassDef) and one.name in names:
+            yield from _with_private_bases(one, tree)
 
 
 def _class_differences(name: str, node: ast.ClassDef, ours: Any) -> Iterator[Difference]:
@@ -110,13 +123,31 @@ def _class_differences(name: str, node: ast.ClassDef, ours: Any) -> Iterator[Dif
                 yield _absent(f"{name}.{one}", "method")
             elif not one.startswith("_") and isinstance(member, ast.FunctionDef):
                 held = inspect.getattr_static(ours, one, None)
-                if callable(held):
+                if isinstance(held, Placeholder):
+                    yield _absent(f"{name}.{one}", "method")
+                elif callable(held) and not _is_frameworks(held, member.args):
                     yield from _signature_differences(f"{name}.{one}", member.args, held)
+
+
+def _is_frameworks(held: Any, args: ast.arguments) -> bool:
+    """Whether a method is a framework's own, which it calls by position, whatever names it has."""
+    module = getattr(held, "__module__", "")
+    if module.startswith("popdist_tf"):
+        return False
+    count = sum(one.kind is one.POSITIONAL_OR_KEYWORD for one in _parameters(held))
+    return count == len(args.posonlyargs) + len(args.args)
+
+
+def _parameters(held: Any) -> list[inspect.Parameter]:
+    try:
+        return list(inspect.signature(held).parameters.values())
+    except (TypeError, ValueError):
+        return []
 
 
 def _has(ours: Any, name: str) -> bool:
     """Whether a class has an attribute, or its objects, as its source says."""
-    if hasattr(ours, name):
+    if hasattr(ours, name) or name in getattr(ours, "__annotations__", ()):
         return True
     try:
         source = inspect.getsource(ours)
@@ -126,31 +157,44 @@ def _has(ours: Any, name: str) -> bool:
 
 
 def _signature_differences(name: str, args: ast.arguments, ours: Any) -> Iterator[Difference]:
-    try:
-        held = inspect.signature(ours).parameters
-    except (TypeError, ValueError):
+    held = {one.name: one for one in _parameters(ours)}
+    if not held:
         return
-    published = [one.arg for one in (*args.posonlyargs, *args.args) if one.arg not in _SELF]
+    asked_in_order = [one.arg for one in (*args.posonlyargs, *args.args) if one.arg not in _SELF]
     takes_any = any(one.kind is one.VAR_KEYWORD for one in held.values())
     named = [one.name for one in held.values() if one.kind is one.POSITIONAL_OR_KEYWORD]
     named = [one for one in named if one not in _SELF]
-    asked = (*published, *(one.arg for one in args.kwonlyargs))
+    asked = (*asked_in_order, *(one.arg for one in args.kwonlyargs))
     missing = [one for one in asked if one not in held and not takes_any]
     if missing:
-        yield Difference(name, "argument", ", ".join(missing))
-    common = [one for one in published if one in held]
+        yield _explained(name, "argument", ", ".join(missing))
+    common = [one for one in asked_in_order if one in held]
     if named[: len(common)] != common and not missing:
-        yield Difference(name, "order", f"({', '.join(published)}), not ({', '.join(named)})")
+        found = f"({', '.join(asked_in_order)}), not ({', '.join(named)})"
+        yield _explained(name, "order", found)
 
 
 _SELF = ("self", "cls")
 
 
 def _absent(name: str, kind: str, detail: str = "") -> Difference:
-    entry = load("tensorflow.python.ipu").find(name)
+    entry = _entry(name)
     if entry is not None and entry.status == "refused":
         return Difference(name, "refused", entry.reason)
     return Difference(name, kind, detail)
+
+
+def _explained(name: str, kind: str, detail: str) -> Difference:
+    entry = _entry(name)
+    if entry is not None and entry.reason:
+        return Difference(name, "noted", f"{detail}: {entry.reason}")
+    return Difference(name, kind, detail)
+
+
+def _entry(name: str) -> Entry | None:
+    """What the page of names says of a name below ``tensorflow.python.ipu``."""
+    place = published(ROOT, name)
+    return place and load(place[0]).find(place[1])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -173,7 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{kind}: {len(held)}")  # noqa: T201 - asked for
         for name, _, detail in held:
             print(f"  {name}" + (f": {detail}" if detail else ""))  # noqa: T201 - asked for
-    return int(set(kinds) - {"refused"} != set())
+    return int(set(kinds) - {"refused", "noted"} != set())
 
 
 if __name__ == "__main__":

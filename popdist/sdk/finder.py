@@ -24,6 +24,7 @@ ALIASES: dict[str, str] = {
     "tensorflow.python.ipu": "popdist_tf.ipu",
     "ipu_tensorflow_addons": "popdist_tf.ipu.addons",
     "tensorflow.compiler.plugin": "popdist_tf.ipu.plugin",
+    "libpvti": "popdist.sdk.pvti",
 }
 """The SDK's modules and popdist's; submodules map accordingly."""
 
@@ -52,8 +53,8 @@ _REFUSALS = "popdist.sdk.surface"
 
 _ABSENT = ("popxl",)  # modules of the SDK without a counterpart, refused with a message
 
-TOOLS = ("pva", "libpvti")
-"""Modules that programs import for profiles of the hardware: their names raise when used."""
+TOOLS = ("pva",)
+"""Modules that programs import to read profiles of the hardware: their names raise when used."""
 
 _TOPS = {name.partition(".")[0] for name in (*ALIASES, *BESIDE, *_ABSENT, *TOOLS)}
 

@@ -6,7 +6,10 @@ similar names.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 from popdist.nearest import did_you_mean
@@ -14,6 +17,43 @@ from popdist.settings import Setting
 from popdist_tf.errors import ConfigError, ConfigTypeError
 
 Table = Mapping[str, "Setting | Table"]
+
+
+@dataclass(frozen=True)
+class AttributeMetadata:
+    """What an attribute of a configuration is, or a category of them.
+
+    Attributes:
+        name: Its full name, below the configuration.
+        default: Its value in a new configuration; None for a category.
+        type: The types that it accepts, in words; None for a category.
+        actual_type: The type, where it accepts one alone.
+        deprecated: Whether it is deprecated: none is.
+        deprecated_msg: Why; None.
+    """
+
+    name: str
+    default: Any = None
+    type: str | None = None
+    actual_type: Any = None
+    deprecated: bool = False
+    deprecated_msg: str | None = None
+    _setting: Setting | None = None
+
+    def check_type(self, value: object) -> None:
+        """Checks that a value could be assigned to the attribute.
+
+        Args:
+            value: The value.
+
+        Raises:
+            ConfigTypeError: It has a wrong type. It is a `TypeError`.
+        """
+        if self._setting is not None and not self._setting.accepts(value):
+            raise _wrong_type(self.name, value, self._setting)
+
+    def warn_if_deprecated(self) -> None:
+        """Does nothing, as no attribute is deprecated."""
 
 
 class Category:
@@ -49,12 +89,7 @@ class Category:
                 accepted=f"one of its attributes: {', '.join(entry)}",
             )
         if not entry.accepts(value):
-            raise ConfigTypeError(
-                "PD400",
-                f"{self._path}.{name} was assigned a value of a wrong type",
-                value=value,
-                accepted=entry.accepted,
-            )
+            raise _wrong_type(f"{self._path}.{name}", value, entry)
         self.__dict__[name] = value
 
     def attributes(self) -> dict[str, Any]:
@@ -68,14 +103,87 @@ class Category:
                 found |= {f"{name}.{path}": held for path, held in value.attributes().items()}
         return found
 
+    def get_attribute_metadata(self, attr: str) -> AttributeMetadata:
+        """What one of the attributes or categories is.
+
+        Args:
+            attr: Its name below this category, such as ``matmuls.clear_pass_type``.
+
+        Raises:
+            ConfigError: There is no such attribute. It is a `ValueError`.
+        """
+        return self._metadata_of(attr, attr)
+
+    def _metadata_of(self, attr: str, asked: str) -> AttributeMetadata:
+        name, _, rest = attr.partition(".")
+        entry = self._table.get(name)
+        if entry is None or (rest and isinstance(entry, Setting)):
+            raise self._unknown(attr, f"Could not get attribute metadata for '{asked}': ")
+        if rest:
+            below: Category = self.__dict__[name]
+            return below._metadata_of(rest, asked)
+        if not isinstance(entry, Setting):
+            return AttributeMetadata(self._name_of(name))
+        kind = entry.types[0] if len(entry.types) == 1 else None
+        known = entry.fresh(), entry.accepted, kind
+        return AttributeMetadata(self._name_of(name), *known, _setting=entry)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The value of each attribute by its full name; of members of enumerations, the number."""
+        values = {self._name_of(path): value for path, value in self.attributes().items()}
+        return {k: value.value if isinstance(value, Enum) else value for k, value in values.items()}
+
+    def from_dict(self, dct: dict[str, Any]) -> None:
+        """Sets the attributes that a dict of `to_dict` has.
+
+        Args:
+            dct: Values by full name.
+
+        Raises:
+            ConfigTypeError: A value has a wrong type.
+        """
+        for name, entry in self._table.items():
+            if not isinstance(entry, Setting):
+                self.__dict__[name].from_dict(dct)
+            elif self._name_of(name) in dct:
+                value = dct[self._name_of(name)]
+                kind = type(entry.fresh())
+                is_number = issubclass(kind, Enum) and not isinstance(value, bool | Enum)
+                setattr(self, name, kind(value) if is_number else value)
+
+    def to_json(self) -> str:
+        """`to_dict` as text."""
+        return json.dumps(self.to_dict())
+
+    def from_json(self, json_cfg: str) -> None:
+        """`from_dict`, of the text of `to_json`.
+
+        Args:
+            json_cfg: The text.
+        """
+        self.from_dict(json.loads(json_cfg))
+
+    def _name_of(self, path: str) -> str:
+        """The full name of what is below this category, without the name of the root."""
+        return f"{self._path}.{path}".partition(".")[2]
+
     def __repr__(self) -> str:
         lines = [f"  {path} = {value!r}" for path, value in self.attributes().items()]
         return "\n".join([f"{self._path}:", *lines])
 
-    def _unknown(self, name: str) -> ConfigError:
+    def _unknown(self, name: str, problem: str = "") -> ConfigError:
         return ConfigError(
             "PD400",
-            f"{self._path} has no attribute '{name}'",
+            f"{problem}{self._path} has no attribute '{name}'",
             accepted=", ".join(sorted(self._table)),
             hint=did_you_mean(name, self._table, shown=f"{self._path}.{{}}"),
         )
+
+
+def _wrong_type(name: str, value: object, setting: Setting) -> ConfigTypeError:
+    return ConfigTypeError(
+        "PD400",
+        f"{name} was assigned a value of a wrong type",
+        value=value,
+        accepted=setting.accepted,
+    )

@@ -239,7 +239,11 @@ _OPTIMIZERS = {
         _names("loops.optimizers", "AutomaticLossScalingOptimizer"),
     ),
     "cross_replica_optimizer": _module(
-        "Averages of gradients over replicas.", _names("loops.optimizers", "CrossReplicaOptimizer")
+        "Averages of gradients over replicas.",
+        _names(
+            "loops.optimizers",
+            "CrossReplicaOptimizer apply_cross_replica_op apply_cross_replica_op_single",
+        ),
     ),
     "gradient_accumulation_optimizer": _module(
         "Updates after several mini-batches.",
@@ -280,6 +284,8 @@ MODULES: dict[str, Published] = {
     "config": _module(
         "The configuration of the system.",
         _names("config.ipu_config", "IPUConfig"),
+        _names("config.nested", "AttributeMetadata"),
+        _names("loops.scopes", "running_on_ipu_model"),
         _CONFIGURED,
         _names(
             "config.tables",
@@ -355,8 +361,7 @@ MODULES: dict[str, Published] = {
         "The strategy over TensorFlow's own collectives.", _MULTI_WORKER
     ),
     "distributed.popdist_strategy": _POPDIST_STRATEGY._replace(
-        homes=_POPDIST_STRATEGY.homes
-        | _names("strategies.variables", "IPUMirroredVariable IPUSyncOnReadVariable")
+        homes=_POPDIST_STRATEGY.homes | _VARIABLES
     ),
     "ipu_multi_worker_strategy": _module(
         "The strategy over TensorFlow's own collectives, and its variables.",
@@ -368,6 +373,12 @@ MODULES: dict[str, Published] = {
     "ipu_strategy": _module(
         "The strategy for one instance.",
         _names("strategies.popdist_strategy", "IPUStrategy", IPUStrategyV1="IPUStrategy"),
+        _names(
+            "strategies.extended",
+            "",
+            IPUExtended="HorovodExtended",
+            IPUExtendedV1="HorovodExtended",
+        ),
     ),
     # Estimators.
     "ipu_estimator": _module(

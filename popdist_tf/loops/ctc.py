@@ -123,7 +123,7 @@ def ctc_beam_search_decoder(
 
 def ctc_beam_search_decoder_with_log_probs(
     log_probs: Any,
-    lengths: Any,
+    input_lengths: Any,
     beam_width: int = 100,
     top_paths: int = 1,
     blank_index: int = -1,
@@ -133,7 +133,7 @@ def ctc_beam_search_decoder_with_log_probs(
 
     Args:
         log_probs: Shape ``(longest time, batch, classes)``.
-        lengths: As ``logits_lengths`` of `ctc_beam_search_decoder`.
+        input_lengths: As ``logits_lengths`` of `ctc_beam_search_decoder`.
         beam_width: As for `ctc_beam_search_decoder`.
         top_paths: As for `ctc_beam_search_decoder`.
         blank_index: As for `ctc_beam_search_decoder`.
@@ -142,4 +142,6 @@ def ctc_beam_search_decoder_with_log_probs(
     Returns:
         As `ctc_beam_search_decoder`.
     """
-    return ctc_beam_search_decoder(log_probs, lengths, beam_width, top_paths, blank_index, name)
+    return ctc_beam_search_decoder(
+        log_probs, input_lengths, beam_width, top_paths, blank_index, name
+    )

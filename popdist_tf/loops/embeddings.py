@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v2 as tf
 
+from popdist.sdk.surface import missing
 from popdist_tf.errors import LayerError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 _PARTITIONS = ("TOKEN", "ENCODING")
+_SPEC = "ops.embedding_ops.HostEmbeddingOptimizerSpec"
 
 
 class HostEmbeddingOptimizerSpec:
@@ -30,6 +32,22 @@ class HostEmbeddingOptimizerSpec:
     def get_learning_rate(self) -> Any:
         """The learning rate."""
         return self._learning_rate
+
+    def create_slot_variables(self, embedding_tensor: Any, name: str) -> list[Any]:
+        """The slots of the optimizer: gradient descent has none.
+
+        Args:
+            embedding_tensor: The table.
+            name: The name of the embedding.
+        """
+        del embedding_tensor, name
+        return []
+
+    create_lookup_instruction = missing("popdist_tf.ipu", f"{_SPEC}.create_lookup_instruction")
+    create_register_instruction = missing("popdist_tf.ipu", f"{_SPEC}.create_register_instruction")
+    create_deregister_instruction = missing(
+        "popdist_tf.ipu", f"{_SPEC}.create_deregister_instruction"
+    )
 
 
 class HostEmbedding:

@@ -95,11 +95,26 @@ class CrossReplicaOptimizer(IpuOptimizer):
                 "scope of a PopDistStrategy.",
                 stacklevel=2,
             )
-        averaged = [
-            (None if gradient is None else cross_replica_mean(gradient), variable)
-            for gradient, variable in grads_and_vars
-        ]
-        return super().apply_gradients(averaged, global_step, name)
+        return super().apply_gradients(apply_cross_replica_op(grads_and_vars), global_step, name)
+
+
+def apply_cross_replica_op(grads_and_vars: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """The averages of gradients over replicas, with their variables.
+
+    Args:
+        grads_and_vars: Gradients, or None, each with its variable.
+    """
+    return [apply_cross_replica_op_single(*pair) for pair in grads_and_vars]
+
+
+def apply_cross_replica_op_single(grad: Any, var: Any) -> tuple[Any, Any]:
+    """The average of a gradient over replicas, and its variable.
+
+    Args:
+        grad: The gradient; None stays None.
+        var: The variable.
+    """
+    return None if grad is None else cross_replica_mean(grad), var
 
 
 def _warn_of_second_sum(strategy: Any) -> None:
@@ -116,7 +131,14 @@ def _warn_of_second_sum(strategy: Any) -> None:
 
 
 class ShardedOptimizer(IpuOptimizer):
-    """Places updates beside their variables on the original hardware; without effect on a host."""
+    """Places updates beside their variables on the original hardware; without effect on a host.
+
+    Args:
+        optimizer: As for `IpuOptimizer`.
+    """
+
+    def __init__(self, optimizer: Any) -> None:
+        super().__init__(optimizer)
 
 
 class GradientAccumulationOptimizerV2(IpuOptimizer):

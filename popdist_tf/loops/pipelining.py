@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow.compat.v2 as tf
 
+from popdist.sdk.surface import missing
 from popdist_tf.errors import PipelineError, PipelineTypeError
 from popdist_tf.loops.accumulation import (
     GradientAccumulationReductionMethod,
@@ -63,6 +64,8 @@ class PipelineStageOptions:
         self.convolution_options = convolution_options or {}
         self.matmul_options = matmul_options or {}
         self.slice_options = slice_options or {}
+
+    get_proto = missing("popdist_tf.ipu", "ops.pipelining_ops.PipelineStageOptions.get_proto")
 
 
 _micro_batch: ContextVar[Any] = ContextVar("popdist_micro_batch")
@@ -174,6 +177,7 @@ class OptimizerFunctionOutput:
         self.apply_gradients_kwargs = dict(apply_gradients_kwargs or {})
         self.tape = tape
         self.variables = variables
+        self.gradient_capture_context = self.captured_gradient_outfeed = None
 
     @property
     def variables(self) -> Any:

@@ -10,6 +10,7 @@ from weakref import WeakSet
 
 import tensorflow.compat.v2 as tf
 
+from popdist.sdk.surface import missing
 from popdist_tf.collectives.host import is_for_xla
 from popdist_tf.errors import LayerError, StrategyError
 from popdist_tf.loops.data import synthetic_or_real
@@ -129,6 +130,17 @@ class IPUInfeedQueue:
 
     _dequeue = dequeue
 
+    def get_next(self) -> Any:
+        """Refuses to take an element, as a loop does so.
+
+        Raises:
+            ValueError: Always, as published.
+        """
+        raise ValueError(
+            "`get_next()` is now obsolete as the IPUInfeedQueue is now automatically dequeued by "
+            "the loop."
+        )
+
     @property
     def number_of_tuple_elements(self) -> int:
         """How many arguments a loop's body gets of an element; 1 for a tensor."""
@@ -162,6 +174,16 @@ class IPUIterator(IPUInfeedQueue):
         """
         return next(self)
 
+    def get_next_as_optional(self) -> Any:
+        """Refuses an element that may be none.
+
+        Raises:
+            NotImplementedError: Always, as published.
+        """
+        raise NotImplementedError("IPU Dataset iterator does not support get_next_as_optional().")
+
+    infeed_spec = missing("popdist_tf.ipu", "ipu_infeed_queue.IPUIterator.infeed_spec")
+
     def __iter__(self) -> IPUIterator:
         return self
 
@@ -170,6 +192,8 @@ class IPUIterator(IPUInfeedQueue):
             return self.dequeue()
         except tf.errors.OutOfRangeError:
             raise StopIteration from None
+
+    next = __next__
 
 
 def _refuse_xla(queue: str) -> None:

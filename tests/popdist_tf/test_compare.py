@@ -15,6 +15,15 @@ SOURCES = {
     "    def dequeue(self, wait_for_completion=False): ...\n"
     "    def peek(self): ...\n",
     "serving.py": "def export_keras(model): ...\n",
+    "config.py": "class _ConfigBase:\n"
+    "    def to_dict(self): ...\n"
+    "    def to_xml(self): ...\n"
+    "class AttributeMetadata:\n"
+    "    def __init__(self, depth): ...\n"
+    "class IPUConfig(_ConfigBase): ...\n",
+    "ipu_infeed_queue.py": "class IPUIterator:\n"
+    "    def infeed_spec(self): ...\n"
+    "    def next(self): ...\n",
 }
 
 
@@ -31,7 +40,11 @@ def test_differences_are_listed_with_their_kind(tmp_path):
         ("ops.nn_ops.softmax", "argument"),
         ("ops.tile_ops", "module"),
         ("serving", "refused"),
+        ("config.IPUConfig.to_xml", "method"),
+        ("config.AttributeMetadata", "noted"),
+        ("ipu_infeed_queue.IPUIterator.infeed_spec", "refused"),
     }
+    assert found["config.AttributeMetadata", "noted"].detail.startswith("depth: `get_attribute_")
     assert found["ops.nn_ops.softmax", "argument"].detail == "axis"
     assert found["serving", "refused"] == Difference(
         "serving", "refused", "Models are served by TensorFlow Serving."

@@ -35,6 +35,7 @@ LISTS: dict[str, str] = {
     "tensorflow.python.ipu": "tensorflow_ipu",
     "ipu_tensorflow_addons": "tensorflow_addons",
     "tensorflow.compiler.plugin": "tensorflow_plugin",
+    "libpvti": "libpvti",
 }
 """The file beside this one that lists what a module of the SDK publishes."""
 

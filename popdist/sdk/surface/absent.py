@@ -24,7 +24,6 @@ ABSENT = (
         "popsys",
         "gcipuinfo",
         "pva",
-        "libpvti",
         instead="leave it out on a host: popdist describes devices with popdist.getDeviceId and "
         "poprun --print-topology, and profiles with popdist_torch.profiling or ONNX Runtime's own",
     ),

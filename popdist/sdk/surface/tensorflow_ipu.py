@@ -115,6 +115,10 @@ SURFACE = surface(
             "utils.set_serialization_options",
             "utils.set_transfer_options",
         ),
+        works(
+            "config.AttributeMetadata",
+            note="`get_attribute_metadata` of a configuration makes it, with arguments of its own.",
+        ),
         works("utils.reset_ipu_seed", "utils.running_on_ipu_model"),
         without_effect(
             "Variables are initialised on the host in any case.",
@@ -153,6 +157,12 @@ SURFACE = surface(
             "distributed.Sum",
             "horovod.Adasum",
             note="`allreduce` refuses Adasum, as the original does.",
+        ),
+        works(
+            "distributed.popdist_strategy.PopDistExtendedV1",
+            "ipu_multi_worker_strategy.IPUMultiWorkerExtendedV1",
+            "ipu_strategy.IPUExtendedV1",
+            note="What `strategy.extended` is; a strategy makes it, with arguments of its own.",
         ),
         # Estimators.
         works(
@@ -299,6 +309,12 @@ SURFACE = surface(
             "config.get_ipu_config",
             "sharding.enable_sharded_gradient_tape",
             "sharding.get_shard_from_colocation",
+            *(
+                f"ops.embedding_ops.HostEmbeddingOptimizerSpec.create_{name}_instruction"
+                for name in ("lookup", "register", "deregister")
+            ),
+            "ops.pipelining_ops.PipelineStageOptions.get_proto",
+            "ipu_infeed_queue.IPUIterator.infeed_spec",
             instead="TensorFlow's own operations",
         ),
         refused(

@@ -61,6 +61,15 @@ assert error.name == "popxl" and isinstance(error, NotImplementedError)
 
 import pva
 report = pva.openReport
+import libpvti as pvti
+channel = pvti.createTraceChannel("steps")
+with pvti.Tracepoint(channel, "first"):
+    pvti.Tracepoint.event(channel, "now")
+pvti.Graph("loss", "").addSeries("training").add(0.5)
+pvti.HeatmapDouble("weights", [0.0, 1.0], "2^x").add([0.5])
+assert pvti.instrument(pva, ["__name__"], channel) is pva
+assert pvti.instrument_fn(channel)(refused) is refused
+refused("import libpvti; libpvti.Tracepoints", AttributeError, "PD451", "did you mean 'Tracepoint'")
 refused("import pva; pva.openReport('profile.pop')", NotImplementedError, "PD450", "pva.openReport")
 refused("import popart.ir", ModuleNotFoundError, "PD450", "Builder")
 refused("import popart.bilder", ImportError, "PD451", "did you mean 'Builder'")

@@ -1,4 +1,5 @@
 import copy
+import json
 import warnings
 from dataclasses import replace
 
@@ -21,6 +22,49 @@ def test_nested_attributes_are_set_and_printed():
     config.floating_point_behaviour.esr = True
     assert config.attributes()["matmuls.clear_pass_type"] is True
     assert "scheduling.algorithm = <SchedulingAlgorithm.SHORTEST_PATH" in repr(config)
+
+
+def test_a_configuration_travels_as_a_dict_or_as_json():
+    config = IPUConfig()
+    config.auto_select_ipus = [1, 2]
+    config.matmuls.poplar_options = {"availableMemoryProportion": "0.1"}
+    config.scheduling.algorithm = SchedulingAlgorithm.SHORTEST_PATH
+    values = json.loads(config.to_json())
+    assert values == config.to_dict()
+    assert values["auto_select_ipus"] == [1, 2]
+    assert values["scheduling.algorithm"] == 4  # the published number
+    assert config.matmuls.to_dict() == {
+        "matmuls.clear_pass_type": False,
+        "matmuls.poplar_options": {"availableMemoryProportion": "0.1"},
+    }
+    other = IPUConfig()
+    other.allow_recompute = True  # which the dict below does not have
+    del values["allow_recompute"]
+    other.from_json(json.dumps(values))
+    assert other.scheduling.algorithm is SchedulingAlgorithm.SHORTEST_PATH
+    assert other.attributes() == config.attributes() | {"allow_recompute": True}
+    with pytest.raises(ConfigTypeError, match="wrong type"):
+        other.from_dict({"allow_recompute": 1})
+
+
+def test_attributes_have_metadata():
+    config = IPUConfig()
+    found = config.get_attribute_metadata("ipu_model.version")
+    assert (found.name, found.default, found.type, found.actual_type) == (
+        "ipu_model.version",
+        "ipu2",
+        "str",
+        str,
+    )
+    assert not found.deprecated
+    found.check_type("ipu1")
+    with pytest.raises(TypeError, match=r"ipu_model\.version was assigned a value"):
+        found.check_type(1)
+    group = config.norms.get_attribute_metadata("experimental")
+    assert (group.name, group.default, group.type) == ("norms.experimental", None, None)
+    for name in ("matmul", "matmuls.none", "allow_recompute.more"):
+        with pytest.raises(ValueError, match=f"Could not get attribute metadata for '{name}'"):
+            config.get_attribute_metadata(name)
 
 
 @pytest.mark.parametrize(

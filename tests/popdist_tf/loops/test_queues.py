@@ -16,6 +16,16 @@ def test_an_iterator_hands_out_elements_one_by_one():
     assert [int(next(iterator)), int(next(iterator))] == [0, 1]
     with pytest.raises(StopIteration):
         next(iterator)
+    again = ipu.ipu_infeed_queue.IPUIterator(tf.data.Dataset.range(2))
+    assert [int(again.next()), int(again.get_next())] == [0, 1]
+    with pytest.raises(NotImplementedError, match="does not support get_next_as_optional"):
+        again.get_next_as_optional()
+
+
+def test_an_infeed_is_not_asked_for_elements():
+    queue = ipu.ipu_infeed_queue.IPUInfeedQueue(tf.data.Dataset.range(2))
+    with pytest.raises(ValueError, match="automatically dequeued by the loop"):
+        queue.get_next()
 
 
 def test_an_outfeed_is_read_iteration_by_iteration():

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from popdist_tf.errors import StrategyError
+from popdist_tf.ipu.optimizers.cross_replica_optimizer import apply_cross_replica_op
 from popdist_tf.keras.wrapped_optimizers import MapGradientOptimizer
 from popdist_tf.strategies.extended import device_code
 from popdist_tf.versions import keras_is_3
@@ -47,6 +48,20 @@ def test_values_of_replicas(strategy, replicas, op, eagerly):
     answers = run(strategy, replica, eagerly=eagerly)
     assert len(answers) == replicas
     for answer in answers:
+        np.testing.assert_array_equal(answer, expected)
+
+
+def test_gradients_are_averaged_as_pairs(strategy, replicas, monkeypatch):
+    monkeypatch.setattr("popdist_tf.loops.replicas.PopDistStrategy", Job)
+
+    def replica():
+        value = replica_number() * tf.constant([1.0, 2.0])
+        (first, name), (nothing, _) = apply_cross_replica_op([(value, "x"), (None, "y")])
+        assert (name, nothing) == ("x", None)
+        return first
+
+    expected = 11 * own_sum(replicas) * np.array([1.0, 2.0]) / (2 * replicas)
+    for answer in run(strategy, replica, eagerly=False):
         np.testing.assert_array_equal(answer, expected)
 
 

@@ -1,0 +1,23 @@
+"""What ``libpvti`` publishes, as far as programs of the SDK use it."""
+
+from __future__ import annotations
+
+from popdist.sdk.surface.vocabulary import surface, without_effect
+
+SURFACE = surface(
+    "libpvti",
+    "popdist.sdk.pvti",
+    without_effect(
+        "Nothing collects the annotations, as in the SDK while `PVTI_OPTIONS` is not set.",
+        "Channel",
+        "Graph",
+        "Graph.addSeries",
+        "HeatmapDouble",
+        "HeatmapDouble.add",
+        "Tracepoint",
+        "Tracepoint.event",
+        "createTraceChannel",
+        "instrument",
+        "instrument_fn",
+    ),
+)
