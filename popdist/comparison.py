@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from popdist.recording import GIVEN
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
@@ -227,6 +229,11 @@ class Run:
         """Whether the program alone can be given the batches of this job."""
         return any(self._folder.glob("model.*.state"))
 
+    @cached_property
+    def is_given(self) -> bool:
+        """Whether this program alone was given numbers of the job."""
+        return (self._folder / GIVEN).exists()
+
     def values(self, update: tuple[str, int]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Weights after an update, and its gradients, of the first instance in double precision.
 
@@ -343,7 +350,9 @@ def _update(update: tuple[str, int], job: Run, alone: Run, start: Mapping[str, A
         parts,
         worst if distance else "",
         factor,
-        "given" if job.keeps_calls else _same_inputs(job.inputs(update), alone.inputs(update)[0]),
+        "given"
+        if job.keeps_calls or alone.is_given
+        else _same_inputs(job.inputs(update), alone.inputs(update)[0]),
         job.diverged(update),
         bool(length or distance),
     )

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 PLAN = "plan.json"
 """The file that says how many updates are recorded, and by what batch sizes are multiplied."""
 
+GIVEN = "given"
+"""The file that says that the program alone was given numbers of the job."""
+
 _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9
 _64 = (1 << 64) - 1
 
@@ -74,6 +77,10 @@ class Recording:
             return
         count, total = self._inputs.get(name, (0, 0))
         self._inputs[name] = [count + array.size, (total + _sum_of_hashes(array)) & _64]
+
+    def note_given(self) -> None:
+        """Notes that the program alone was given numbers of the job."""
+        (self.folder / GIVEN).touch()
 
     def note_type(self, name: str) -> None:
         """Notes a type in which a model computes.

@@ -1,8 +1,8 @@
 """Records what TensorFlow trains, where ``poprun --compare-alone`` compares a job with its program.
 
 Nothing of this module runs in a training that is not compared. Updates of the optimizers of Keras
-and of TensorFlow 1 are recorded, in functions, in graphs and outside of them, and the batches of
-``fit`` and ``strategy.run``.
+and of TensorFlow 1 are recorded, in functions, in graphs and outside of them, the batches of
+``fit`` and ``strategy.run``, and the elements of data sets.
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tensorflow.compat.v2 as tf
 from tensorflow.python.client.session import BaseSession
+from tensorflow.python.data.ops import iterator_ops
 from tensorflow.python.distribute.distribute_lib import StrategyBase
 from tensorflow.python.eager import def_function
 
 from popdist.recording import Recording, recording
+from popdist_tf.replay import Replay
 from popdist_tf.versions import UPDATE_METHOD, optimizer_kinds, tensorflow_variable, variable_name
 
 if TYPE_CHECKING:
@@ -50,6 +52,9 @@ class Recorder:
         _surround(BaseSession, "run", self._run)
         _surround(StrategyBase, "run", self._strategy_run)
         _surround(tf.keras.Model, "fit", self._fit)
+        replay = Replay(self._recording)
+        _surround(iterator_ops.OwnedIterator, "_next_internal", replay.next_of)
+        _surround(tf.compat.v1.data.Iterator, "get_next", replay.next_of)
         if self._recording.scale > 1:
             _surround(tf.data.Dataset, "batch", self._batch)
 

@@ -118,6 +118,63 @@ def test_fit_of_keras():
     assert "[PD023]" in output
 
 
+OWN_DATA = """
+import numpy as np, popdist, tensorflow as tf
+from popdist_tf import ipu
+from popdist_tf.ipu.distributed.popdist_strategy import PopDistStrategy
+
+rng = np.random.default_rng(popdist.getInstanceIndex() + 7 * popdist.getNumInstances())
+x = rng.normal(size=(24, 6)).astype("float32")  # samples that one process does not have
+data = tf.data.Dataset.from_tensor_slices((x, x.sum(1))).shuffle(24).repeat()
+data = data.batch(4, drop_remainder=True)
+tf.keras.utils.set_random_seed(3)
+strategy = PopDistStrategy()
+with strategy.scope():
+    model = tf.keras.Sequential([tf.keras.layers.Dense(5, "tanh"), tf.keras.layers.Dense(1)])
+    model.build((None, 6))
+    optimizer = tf.keras.optimizers.Adam(0.1)
+
+def update(x, y):
+    with tf.GradientTape() as tape:
+        errors = tf.reduce_mean((model(x)[:, 0] - y) ** 2 LOSS)
+        loss = errors / strategy.num_replicas_in_sync
+    grads = tape.gradient(loss, model.trainable_variables)
+    optimizer.apply_gradients(zip(grads, model.trainable_variables))
+
+@tf.function
+def iterate(iterator):
+    for _ in tf.range(4):
+        strategy.run(lambda: update(*next(iterator)))
+
+with strategy.scope():
+    if "QUEUE":
+        queue = ipu.ipu_infeed_queue.IPUInfeedQueue(data)
+        @tf.function
+        def loop():
+            ipu.loops.repeat(4, update, [], queue)
+
+        strategy.run(loop)
+    else:
+        iterate(iter(data))
+"""
+
+
+@pytest.mark.parametrize("queue", ["", "a queue"])
+def test_a_loop_of_tensorflow_is_given_the_elements_of_the_job(tmp_path, queue):
+    program = tmp_path / "own_data.py"
+    words = [*LAUNCHER, "-np", "2", "--compare-alone=3", sys.executable, program]
+    program.write_text(OWN_DATA.replace("QUEUE", queue).replace("LOSS", ""))
+    code, output = run_command(words, timeout=280)
+    assert code == 0, output
+    assert "with batches that are 2 times larger" in output
+    assert output.count("given   equal") == 3, output
+    if not queue:  # the root of a mean does not add up over parts
+        program.write_text(OWN_DATA.replace("QUEUE", queue).replace("LOSS", ") ** (0.5"))
+        code, output = run_command(words, timeout=280)
+        assert code == 1, output
+        assert "given   different" in output
+
+
 def test_train_of_onnx():
     code, output = compared("onnx_train", updates=3)
     assert code == 0, output

@@ -1,0 +1,96 @@
+"""The elements that a job's data sets have given, which the program alone is given in a comparison.
+
+``poprun --compare-alone`` runs a program as a job first. There, each instance keeps the elements
+that its iterators give. The program alone is given the elements of all instances together, wherever
+they have the form of its own: where it divides a global batch, or where its batches were made as
+many times larger. So an order or an augmentation that depends on the rank does not prevent the
+comparison.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow.compat.v2 as tf
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from popdist.recording import Recording
+
+
+class Replay:
+    """Keeps the elements of iterators in a job, or gives them to the program alone.
+
+    Iterators are known by their number: both runs ask them in the same order.
+
+    Args:
+        recording: The recording of this process.
+    """
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        self._numbers = itertools.count()
+
+    def next_of(self, known: Callable[..., Any], iterator: Any, *args: Any, **kwargs: Any) -> Any:
+        """The next element of an iterator, wherever the code that is built runs.
+
+        Args:
+            known: What gives it.
+            iterator: The iterator, on which its number is kept.
+            *args: Of the call.
+            **kwargs: Of the call.
+        """
+        element = known(*args, **kwargs)
+        leaves = tf.nest.flatten(element, expand_composites=True)
+        if not all(isinstance(leaf, tf.Tensor) and _has_numbers(leaf.dtype) for leaf in leaves):
+            return element
+        if not hasattr(iterator, "_popdist_asked"):
+            iterator._popdist_asked = next(self._numbers), itertools.count()  # noqa: SLF001 - ours
+        number, elements = iterator._popdist_asked  # noqa: SLF001 - ours
+
+        def exchanged(*arrays: Any) -> list[Any]:
+            name = f"data.{number}.{next(elements)}"
+            given = self._exchanged(name, [np.asarray(array) for array in arrays])
+            for index, array in enumerate(given):
+                self._recording.note_input(f"data {number} {index}", array)
+            return given
+
+        with tf.device("CPU:0"):
+            found = tf.numpy_function(exchanged, leaves, [leaf.dtype for leaf in leaves])
+        for leaf, one in zip(leaves, found, strict=True):
+            one.set_shape(leaf.shape)
+        return tf.nest.pack_sequence_as(element, found, expand_composites=True)
+
+    def _exchanged(self, name: str, own: list[Any]) -> list[Any]:
+        recording = self._recording
+        if recording.job is None:
+            np.savez(recording.folder / f"{name}.{recording.instance}.npz", *own)
+            return own
+        files = sorted(recording.job.glob(f"{name}.*.npz"), key=lambda path: path.suffixes[-2])
+        parts = []
+        for path in files:
+            with np.load(path) as held:
+                parts.append([held[f"arr_{index}"] for index in range(len(held.files))])
+        if not parts or any(len(part) != len(own) for part in parts):
+            return own  # the job has read less
+        joined = [_joined(array, column) for array, *column in zip(own, *parts, strict=True)]
+        if any(one is None for one in joined):
+            return own
+        recording.note_given()
+        return joined
+
+
+def _has_numbers(dtype: Any) -> bool:
+    return bool(dtype.is_floating or dtype.is_integer or dtype.is_bool)
+
+
+def _joined(own: Any, parts: Sequence[Any]) -> Any:
+    """The rows of all instances in the form of an array of the program alone; None for another."""
+    if all(part.shape == own.shape and np.array_equal(part, parts[0]) for part in parts):
+        return parts[0]
+    is_array = own.ndim > 0 and all(part.shape[1:] == own.shape[1:] for part in parts)
+    is_whole = is_array and sum(map(len, parts)) == len(own)
+    return np.concatenate(parts) if is_whole else None
