@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,8 +18,10 @@ from tensorflow.python.client.session import BaseSession
 from tensorflow.python.data.ops import iterator_ops
 from tensorflow.python.distribute.distribute_lib import StrategyBase
 from tensorflow.python.eager import def_function
+from tensorflow.python.ops import nn_ops
 
 from popdist.recording import Recording, recording
+from popdist_tf.checks.quiet import quiet_layers
 from popdist_tf.replay import Replay
 from popdist_tf.versions import UPDATE_METHOD, optimizer_kinds, tensorflow_variable, variable_name
 
@@ -39,10 +42,11 @@ class Recorder:
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
         self._is_over = False
+        self._quiet = ExitStack()
         self._replica: Any = None  # the one whose updates are recorded
 
     def start(self) -> None:
-        """Wraps what updates weights, what takes batches, and what runs steps."""
+        """Wraps what updates weights, takes batches and runs steps, and switches draws off."""
         for kind in (*optimizer_kinds(), tf.compat.v1.train.Optimizer):
             method = UPDATE_METHOD if hasattr(kind, UPDATE_METHOD) else "apply_gradients"
             owner = next((one for one in kind.__mro__ if method in vars(one)), None)
@@ -52,6 +56,8 @@ class Recorder:
         _surround(BaseSession, "run", self._run)
         _surround(StrategyBase, "run", self._strategy_run)
         _surround(tf.keras.Model, "fit", self._fit)
+        self._quiet.enter_context(quiet_layers())
+        nn_ops._dropout = lambda x, *_, **__: tf.identity(x)  # noqa: SLF001 - of all kinds of dropout
         replay = Replay(self._recording)
         _surround(iterator_ops.OwnedIterator, "_next_internal", replay.next_of)
         _surround(tf.compat.v1.data.Iterator, "get_next", replay.next_of)

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 _V1 = "tensorflow._api.v2.compat.v1"
 _CELLS = "BasicLSTMCell BasicRNNCell DropoutWrapper GRUCell LSTMCell LSTMStateTuple MultiRNNCell"
+_DATA = (
+    "AUTOTUNE CheckpointInputPipelineHook CsvDataset Optional RandomDataset Reducer SqlDataset "
+    "bucket_by_sequence_length choose_from_datasets copy_to_device dense_to_sparse_batch "
+    "enumerate_dataset get_next_as_optional get_single_element group_by_reducer group_by_window "
+    "ignore_errors make_batched_features_dataset make_csv_dataset make_saveable_from_iterator "
+    "map_and_batch parallel_interleave parse_example_dataset prefetch_to_device rejection_resample "
+    "sample_from_datasets scan shuffle_and_repeat take_while unbatch unique"
+)
 _IPU = "popdist_tf.ipu"
 
 MODULES: dict[str, dict[str, str]] = {
@@ -11,12 +19,7 @@ MODULES: dict[str, dict[str, str]] = {
     "compiler": {},
     # Programs compile for the device by it.
     "compiler.xla": {"compile": f"{_IPU}.ipu_compiler:compile"},
-    "data": {
-        "map_and_batch": f"{_V1}:data.experimental.map_and_batch",
-        "parallel_interleave": f"{_V1}:data.experimental.parallel_interleave",
-        "prefetch_to_device": f"{_V1}:data.experimental.prefetch_to_device",
-        "shuffle_and_repeat": f"{_V1}:data.experimental.shuffle_and_repeat",
-    },
+    "data": {name: f"{_V1}:data.experimental.{name}" for name in _DATA.split()},
     "framework": {
         "checkpoint_utils": "tensorflow.python.training.checkpoint_utils",
         "get_or_create_global_step": f"{_V1}:train.get_or_create_global_step",

@@ -130,13 +130,16 @@ data = data.batch(4, drop_remainder=True)
 tf.keras.utils.set_random_seed(3)
 strategy = PopDistStrategy()
 with strategy.scope():
-    model = tf.keras.Sequential([tf.keras.layers.Dense(5, "tanh"), tf.keras.layers.Dense(1)])
+    layers = [tf.keras.layers.Dense(5, "tanh"), tf.keras.layers.BatchNormalization()]
+    layers += [tf.keras.layers.Dropout(0.5), tf.keras.layers.Dense(1)]
+    model = tf.keras.Sequential(layers)
     model.build((None, 6))
     optimizer = tf.keras.optimizers.Adam(0.1)
 
 def update(x, y):
     with tf.GradientTape() as tape:
-        errors = tf.reduce_mean((model(x)[:, 0] - y) ** 2 LOSS)
+        outputs = model(tf.nn.dropout(x, 0.5), training=True)
+        errors = tf.reduce_mean((outputs[:, 0] - y) ** 2 LOSS)
         loss = errors / strategy.num_replicas_in_sync
     grads = tape.gradient(loss, model.trainable_variables)
     optimizer.apply_gradients(zip(grads, model.trainable_variables))

@@ -230,7 +230,7 @@ def settings(source: str, target: str, *changes: str) -> None:
         *parts, last = names.split(".")
         place = found
         for part in parts:
-            place = place[part]
+            place = place[int(part) if isinstance(place, list) else part]
         place[last] = yaml.safe_load(value)
     dump = json.dumps if target.endswith(".json") else yaml.safe_dump
     Path(target).write_text(dump(found))

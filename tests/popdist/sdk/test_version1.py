@@ -84,6 +84,7 @@ with tf.device("/device:IPU:0"):
 assert {cell} and contrib.layers.xavier_initializer() and xla.compile
 assert pywrap_tensorflow.NewCheckpointReader and int(tf.Dimension(3.0)) == 3
 assert tf.pywrap_tensorflow is pywrap_tensorflow
+assert contrib.data.AUTOTUNE == tf.data.experimental.AUTOTUNE
 options = tf.data.Options()
 options.experimental_stats.aggregator = tf.data.experimental.StatsAggregator()
 counted = tf.data.Dataset.range(3).apply(tf.data.experimental.latency_stats("name"))
