@@ -32,7 +32,10 @@ _TREES = {
 }
 """Folders of the published sources, and the module below `popdist_tf.ipu` for each."""
 
-_PRIVATE = ("test", "tests", "test_utils", "docs", "single_ipu", "saved_model_tool")
+_PRIVATE = (
+    *("test", "tests", "test_utils", "docs", "single_ipu", "saved_model_tool"),
+    *("als_optimizer_test_utils", "test_util", "tools", "util"),
+)
 """Folders that hold no interface of programs."""
 
 
@@ -92,11 +95,23 @@ def _module_differences(path: str, tree: ast.Module) -> Iterator[Difference]:
         if ours is None or isinstance(ours, Placeholder):
             yield _absent(name, "name")
             continue
-        if isinstance(node, ast.ClassDef):
+        if isinstance(node, ast.ClassDef) and not isinstance(ours, type):
+            yield from _function_differences(name, node, ours)
+        elif isinstance(node, ast.ClassDef):
             for one in _with_private_bases(node, tree):
                 yield from _class_differences(name, one, ours)
         else:
             yield from _signature_differences(name, node.args, ours)
+
+
+def _function_differences(name: str, node: ast.ClassDef, ours: Any) -> Iterator[Difference]:
+    """The differences of a class in whose place is a function."""
+    methods = [one for one in node.body if isinstance(one, ast.FunctionDef)]
+    for one in methods:
+        if one.name == "__init__":
+            yield from _signature_differences(name, one.args, ours)
+    if lacked := [one.name for one in methods if not one.name.startswith("_")]:
+        yield _explained(name, "method", ", ".join(dict.fromkeys(lacked)))
 
 
 def _with_private_bases(node: ast.ClassDef, tree: ast.Module) -> Iterator[ast.ClassDef]:
@@ -149,11 +164,9 @@ def _has(ours: Any, name: str) -> bool:
     """Whether a class has an attribute, or its objects, as its source says."""
     if hasattr(ours, name) or name in getattr(ours, "__annotations__", ()):
         return True
-    try:
-        source = inspect.getsource(ours)
-    except (OSError, TypeError):
-        return False
-    return f"self.{name} = " in source or f"self.{name}: " in source
+    own = [kind for kind in ours.__mro__ if kind.__module__.startswith("popdist_tf.")]
+    sources = "".join(map(inspect.getsource, own))
+    return f"self.{name} = " in sources or f"self.{name}: " in sources
 
 
 def _signature_differences(name: str, args: ast.arguments, ours: Any) -> Iterator[Difference]:
@@ -168,6 +181,8 @@ def _signature_differences(name: str, args: ast.arguments, ours: Any) -> Iterato
     missing = [one for one in asked if one not in held and not takes_any]
     if missing:
         yield _explained(name, "argument", ", ".join(missing))
+    if any(one.kind is one.VAR_POSITIONAL for one in held.values()):
+        return
     common = [one for one in asked_in_order if one in held]
     if named[: len(common)] != common and not missing:
         found = f"({', '.join(asked_in_order)}), not ({', '.join(named)})"
@@ -181,14 +196,22 @@ def _absent(name: str, kind: str, detail: str = "") -> Difference:
     entry = _entry(name)
     if entry is not None and entry.status == "refused":
         return Difference(name, "refused", entry.reason)
+    owner = _entry(name.rpartition(".")[0]) if kind == "method" else None
+    if owner is not None and _is_meant(owner):
+        return Difference(name, "noted", owner.reason)
     return Difference(name, kind, detail)
 
 
 def _explained(name: str, kind: str, detail: str) -> Difference:
     entry = _entry(name)
-    if entry is not None and entry.reason:
+    if entry is not None and _is_meant(entry):
         return Difference(name, "noted", f"{detail}: {entry.reason}")
     return Difference(name, kind, detail)
+
+
+def _is_meant(entry: Entry) -> bool:
+    """Whether the remark on a name says that it lacks something, or takes other arguments."""
+    return entry.reason.endswith((" left out.", " of its own."))
 
 
 def _entry(name: str) -> Entry | None:

@@ -84,14 +84,15 @@ class Embedding(tf.keras.layers.Embedding):  # type: ignore[misc]
             **kwargs,
         )
 
-    def call(self, inputs: Any, inputs_are_sorted: bool = False) -> Any:
+    def call(self, inputs: Any, inputs_are_sorted: bool = False, training: Any = None) -> Any:
         """The rows of some numbers.
 
         Args:
             inputs: The numbers.
             inputs_are_sorted: Accepted as published, without effect on a host.
+            training: Accepted as published; it is the same in training.
         """
-        del inputs_are_sorted
+        del inputs_are_sorted, training
         return super().call(inputs)
 
 
@@ -317,24 +318,24 @@ class CTCLoss(_Ctc):
     def __init__(self, blank_index: int = 0, from_logits: bool = False, **kwargs: Any) -> None:
         super().__init__({"blank_index": blank_index, "from_logits": from_logits}, kwargs)
 
-    def call(self, y_true: Any, y_pred: Any, y_true_length: Any, y_pred_length: Any) -> Any:
+    def call(self, labels: Any, data: Any, label_length: Any, data_length: Any) -> Any:
         """The losses.
 
         Args:
-            y_true: Labels: ``(batch, longest labels)``.
-            y_pred: Data: ``(longest time, batch, classes)``.
-            y_true_length: Labels of each sequence.
-            y_pred_length: Time steps of each sequence.
+            labels: Shape ``(batch, longest labels)``.
+            data: Shape ``(longest time, batch, classes)``.
+            label_length: Labels of each sequence.
+            data_length: Time steps of each sequence.
 
         Returns:
             Shape ``(batch,)``: negative logarithms of the labels' probabilities.
         """
         loss = ctc.ctc_loss_v2 if self._settings["from_logits"] else ctc.ctc_loss_with_log_probs
         return loss(
-            tf.cast(y_true, tf.int32),
-            y_pred,
-            tf.reshape(y_true_length, [-1]),
-            tf.reshape(y_pred_length, [-1]),
+            tf.cast(labels, tf.int32),
+            data,
+            tf.reshape(label_length, [-1]),
+            tf.reshape(data_length, [-1]),
             self._settings["blank_index"],
         )
 
@@ -475,15 +476,17 @@ class GroupNormalization(tf.keras.layers.Layer):  # type: ignore[misc]
                 setattr(self, name, weight)
         super().build(input_shape)
 
-    def call(self, inputs: Any) -> Any:
+    def call(self, inputs: Any, training: Any = None) -> Any:
         """Normalises.
 
         Args:
             inputs: Shape ``(batch, ..., channels)`` or with the channels elsewhere.
+            training: Accepted as published; it is the same in training.
 
         Returns:
             The normalised tensor, in the shape of ``inputs``.
         """
+        del training
         rank = inputs.shape.rank if hasattr(inputs.shape, "rank") else len(inputs.shape)
         axis = self._settings["channels_axis"] % rank
         order = [*(i for i in range(rank) if i != axis), axis]
@@ -540,6 +543,16 @@ class LayerNormalization(tf.keras.layers.LayerNormalization):  # type: ignore[mi
             gamma_initializer=gamma_initializer or "ones",
             **kwargs,
         )
+
+    def call(self, inputs: Any, training: Any = None) -> Any:
+        """Normalises.
+
+        Args:
+            inputs: A tensor.
+            training: Accepted as published; it is the same in training.
+        """
+        del training
+        return super().call(inputs)
 
 
 class InstanceNormalization(GroupNormalization):

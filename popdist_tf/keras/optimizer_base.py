@@ -95,3 +95,19 @@ class IpuOptimizerBase(optimizer_kinds()[-1]):  # type: ignore[misc] # of Keras 
 
         with tf.variable_creator_scope(typed):
             return super().add_slot(var, slot_name, initializer, shape)
+
+    def add_slot_with_dtype(
+        self, var: Any, slot_name: str, dtype: Any, initializer: Any = "zeros"
+    ) -> Any:
+        """Creates a state of a variable, in a dtype.
+
+        Args:
+            var: The variable.
+            slot_name: The state's name.
+            dtype: Its dtype.
+            initializer: Its first values.
+
+        Returns:
+            The state.
+        """
+        return self.add_slot(var, slot_name, initializer, dtype=dtype)

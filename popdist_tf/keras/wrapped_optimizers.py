@@ -95,8 +95,8 @@ def GradientAccumulationOptimizer(  # noqa: N802 - published name
     offload_weight_update_variables: bool | None = None,
     replicated_optimizer_state_sharding: bool = False,
     dtype: Any = None,
-    name: str = "GradientAccumulationOptimizer",
     reduction_method: Any = GradientAccumulationReductionMethod.SUM,
+    name: str = "GradientAccumulationOptimizer",
 ) -> Any:
     """Makes an optimizer accumulate the gradients of several mini-batches, and then update once.
 
@@ -109,8 +109,8 @@ def GradientAccumulationOptimizer(  # noqa: N802 - published name
         replicated_optimizer_state_sharding: Accepted as published, without effect on a host.
         dtype: In which gradients are accumulated: a dtype, a function of the variable that returns
             one, or None for the variable's own.
-        name: Accepted as published.
         reduction_method: What becomes of the gradients: SUM, MEAN or RUNNING_MEAN.
+        name: Accepted as published.
 
     Returns:
         The same optimizer.

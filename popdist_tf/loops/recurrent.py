@@ -46,8 +46,8 @@ class _Recurrent:
         activation: Of the candidate and the output: "tanh", "relu", "softmax", "sigmoid" or
             "hard_sigmoid".
         recurrent_activation: Of the gates, likewise.
-        name: Of the variables' scope; None for the class's own.
         return_state: Whether the last state is returned beside the outputs.
+        name: Of the variables' scope; None for the class's own.
         **published: More published arguments (``options``, ``options_bwd``,
             ``preserve_final_state``), without effect on a host: a sequence's last state is that
             after its last time step.
@@ -69,8 +69,8 @@ class _Recurrent:
         bias_initializer: Any = None,
         activation: str = "tanh",
         recurrent_activation: str = "sigmoid",
-        name: str | None = None,
         return_state: bool = True,
+        name: str | None = None,
         **published: Any,
     ) -> None:
         del partials_dtype
@@ -248,6 +248,7 @@ class PopnnGRU(_Recurrent):
         bias_initializer: Where the biases start.
         activation: Of the candidate.
         recurrent_activation: Of the gates.
+        return_state: As for `PopnnLSTM`.
         name: Of the variables' scope.
         reset_after: Whether the reset gate multiplies the product of output and weights, instead
             of the output. The biases then have the shape ``(3, 2, num_units)``.
@@ -266,13 +267,14 @@ class PopnnGRU(_Recurrent):
         bias_initializer: Any = None,
         activation: str = "tanh",
         recurrent_activation: str = "sigmoid",
+        return_state: bool = True,
         name: str | None = None,
         reset_after: bool = False,
         **settings: Any,
     ) -> None:
         super().__init__(
             num_units, dtype, partials_dtype, seed, weights_initializer, bias_initializer,
-            activation, recurrent_activation, name, **settings,
+            activation, recurrent_activation, return_state, name, **settings,
         )  # fmt: skip
         self._resets_after = reset_after
 

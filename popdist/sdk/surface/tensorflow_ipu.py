@@ -238,6 +238,22 @@ SURFACE = surface(
             "keras.optimizers.AutomaticLossScalingOptimizer",
             note="With Keras 2.",
         ),
+        works(
+            "keras.optimizers.als_optimizer.ALSOptimizer",
+            "keras.optimizers.gradient_accumulation_optimizer.GradientAccumulationOptimizer",
+            note="The optimizer itself is returned, with `get_scaled_loss`, "
+            "`get_unscaled_gradients` and `loss_scaling_factor` where the loss is scaled; other "
+            "methods are left out.",
+        ),
+        refused(
+            "It is a part inside of automatic loss scaling.",
+            "keras.optimizers.adam",
+            "keras.optimizers.gradient_descent",
+            "keras.optimizers.rmsprop",
+            "keras.optimizers.als_optimizer.ALSDefaults",
+            "keras.optimizers.als_optimizer.ALSGradientAccumulationOptimizer",
+            instead="keras.optimizers.ALSOptimizer around an optimizer of Keras",
+        ),
         refused(
             "It wraps optimizers for the original hardware.",
             "keras.optimizers.IpuOptimizer",
@@ -320,6 +336,7 @@ SURFACE = surface(
         refused(
             "It reads gradients inside of a graph that the original's compiler rewrites.",
             "eager",
+            "keras.layers.capture_upstream_gradients",
             "ops.grad_util_ops",
             instead="tf.GradientTape with the tensors of the model, or a tf.custom_gradient",
         ),
@@ -359,6 +376,17 @@ SURFACE = surface(
             "keras.Sequential",
             "keras.pipeline",
             "keras.models",
+            *(
+                f"keras.extensions.{name}"
+                for name in (
+                    *("data_adapter", "data_feed_manager", "extensions_base", "extensions_util"),
+                    *("polling_thread", "functional_extensions.FunctionalExtension"),
+                    *(
+                        "model_extensions.ModelExtension",
+                        "sequential_extensions.SequentialExtension",
+                    ),
+                )
+            ),
             "keras_extensions",
             instead="tf.keras.Model or tf.keras.Sequential, created in strategy.scope()",
         ),

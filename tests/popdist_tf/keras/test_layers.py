@@ -35,6 +35,18 @@ def test_normalisation(layer, groups):
     np.testing.assert_array_equal(np.asarray(again(INPUTS)), np.asarray(layer(INPUTS)))
 
 
+def test_layers_are_called_with_a_flag_of_training():
+    x = tf.constant(np.random.default_rng(0).normal(size=(2, 3, 4)).astype("float32"))
+    for layer in (
+        layers.GroupNormalization(groups=2),
+        layers.InstanceNormalization(),
+        layers.LayerNormalization(),
+    ):
+        np.testing.assert_array_equal(layer(x, training=True), layer(x))
+    rows = layers.Embedding(5, 2)
+    np.testing.assert_array_equal(rows(tf.constant([3]), training=True), rows(tf.constant([3])))
+
+
 def test_channels_may_be_elsewhere():
     first = np.moveaxis(INPUTS, -1, 1)
     answer = np.asarray(layers.GroupNormalization(2, channels_axis=1)(first))

@@ -42,6 +42,7 @@ def test_states_have_the_dtypes_of_the_subclass():
     np.testing.assert_array_equal(variables[0], [8 - 1.625, 4 - 1.625])
     assert float(variables[1]) == 2 - 1.625
     assert optimizer.add_slot(variables[1], "other", dtype=tf.float16).dtype == tf.float16
+    assert optimizer.add_slot_with_dtype(variables[1], "third", tf.float16).dtype == tf.float16
     assert optimizer.opt_dtypes == (tf.float32,)
 
 
