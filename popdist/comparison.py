@@ -230,9 +230,13 @@ class Run:
         return any(self._folder.glob("model.*.state"))
 
     @cached_property
-    def is_given(self) -> bool:
-        """Whether this program alone was given numbers of the job."""
-        return (self._folder / GIVEN).exists()
+    def times(self) -> float | None:
+        """How many times the numbers of this program alone those of the job are, if it knows.
+
+        1 means that it was given them.
+        """
+        path = self._folder / GIVEN
+        return float(path.read_text("utf-8")) if path.exists() else None
 
     def values(self, update: tuple[str, int]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Weights after an update, and its gradients, of the first instance in double precision.
@@ -351,7 +355,7 @@ def _update(update: tuple[str, int], job: Run, alone: Run, start: Mapping[str, A
         worst if distance else "",
         factor,
         "given"
-        if job.keeps_calls or alone.is_given
+        if job.keeps_calls or alone.times == 1
         else _same_inputs(job.inputs(update), alone.inputs(update)[0]),
         job.diverged(update),
         bool(length or distance),
@@ -423,7 +427,7 @@ def missing_scale(job: Run, alone: Run) -> int:
         The factor; 1 where the batches are of equal size, or their sizes are not known.
     """
     both = [update for update in job.updates if update in alone.updates and update[1] == 1]
-    ratio = _ratio(job, alone, both[0]) if both else 1.0
+    ratio = alone.times or (_ratio(job, alone, both[0]) if both else 1.0)
     return int(ratio) if ratio > 1 and ratio == int(ratio) else 1
 
 

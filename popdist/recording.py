@@ -28,7 +28,7 @@ PLAN = "plan.json"
 """The file that says how many updates are recorded, and by what batch sizes are multiplied."""
 
 GIVEN = "given"
-"""The file that says that the program alone was given numbers of the job."""
+"""The file that says how many times the numbers of the program alone those of the job are."""
 
 _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9
 _64 = (1 << 64) - 1
@@ -60,6 +60,7 @@ class Recording:
         self.instance = topology().instance_index or 0
         self._last: int = plan["updates"]
         self._process = os.getpid()
+        self._times = 0.0
         self._inputs: dict[str, list[int]] = {}
         self._types: set[str] = set()
         self._updates: dict[str, int] = {}
@@ -78,9 +79,15 @@ class Recording:
         count, total = self._inputs.get(name, (0, 0))
         self._inputs[name] = [count + array.size, (total + _sum_of_hashes(array)) & _64]
 
-    def note_given(self) -> None:
-        """Notes that the program alone was given numbers of the job."""
-        (self.folder / GIVEN).touch()
+    def note_given(self, times: float) -> None:
+        """Notes how many times the numbers of the program alone those of the job are.
+
+        Args:
+            times: 1 where the program alone was given them; the largest of all calls counts.
+        """
+        if times > self._times:
+            self._times = times
+            (self.folder / GIVEN).write_text(str(times), "utf-8")
 
     def note_type(self, name: str) -> None:
         """Notes a type in which a model computes.

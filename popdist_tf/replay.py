@@ -53,10 +53,7 @@ class Replay:
 
         def exchanged(*arrays: Any) -> list[Any]:
             name = f"data.{number}.{next(elements)}"
-            given = self._exchanged(name, [np.asarray(array) for array in arrays])
-            for index, array in enumerate(given):
-                self._recording.note_input(f"data {number} {index}", array)
-            return given
+            return self._exchanged(name, [np.asarray(array) for array in arrays])
 
         with tf.device("CPU:0"):
             found = tf.numpy_function(exchanged, leaves, [leaf.dtype for leaf in leaves])
@@ -76,21 +73,31 @@ class Replay:
                 parts.append([held[f"arr_{index}"] for index in range(len(held.files))])
         if not parts or any(len(part) != len(own) for part in parts):
             return own  # the job has read less
-        joined = [_joined(array, column) for array, *column in zip(own, *parts, strict=True)]
-        if any(one is None for one in joined):
+        columns = list(zip(*parts, strict=True))
+        rows = [_rows(array, column) for array, column in zip(own, columns, strict=True)]
+        if all(rows) and (times := max(rows)) > 1 and set(rows) <= {1, times}:
+            recording.note_given(times)
+        if any(one != 1 for one in rows):
             return own
-        recording.note_given()
-        return joined
+        recording.note_given(1)
+        return [
+            column[0] if _are_equal(array, column) else np.concatenate(column)
+            for array, column in zip(own, columns, strict=True)
+        ]
 
 
 def _has_numbers(dtype: Any) -> bool:
     return bool(dtype.is_floating or dtype.is_integer or dtype.is_bool)
 
 
-def _joined(own: Any, parts: Sequence[Any]) -> Any:
-    """The rows of all instances in the form of an array of the program alone; None for another."""
-    if all(part.shape == own.shape and np.array_equal(part, parts[0]) for part in parts):
-        return parts[0]
+def _rows(own: Any, parts: Sequence[Any]) -> float:
+    """How many times the rows of the program alone all instances have; 0 for arrays of no rows."""
+    if _are_equal(own, parts):
+        return 1
     is_array = own.ndim > 0 and all(part.shape[1:] == own.shape[1:] for part in parts)
-    is_whole = is_array and sum(map(len, parts)) == len(own)
-    return np.concatenate(parts) if is_whole else None
+    return sum(map(len, parts)) / (len(own) or 1) if is_array else 0
+
+
+def _are_equal(own: Any, parts: Sequence[Any]) -> bool:
+    """Whether all instances have the same array, in the form of the program alone."""
+    return all(part.shape == own.shape and np.array_equal(part, parts[0]) for part in parts)

@@ -26,6 +26,16 @@ def library(*paths: str) -> None:
     write([*paths])
 
 
+def cython(path: str) -> None:
+    """Compiles a module of Cython in its place."""
+    import os
+
+    from Cython.Build import Cythonize
+
+    os.environ["CFLAGS"] = f"-I{np.get_include()}"
+    Cythonize.main(["-i", "-3", path])
+
+
 def images(folder: str, classes: str, count: str, size: str = "256") -> None:
     """Writes pictures of noise, in a folder for each class."""
     from PIL import Image

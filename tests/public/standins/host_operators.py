@@ -22,6 +22,8 @@ def grouped(call: Call) -> Any:
     data, indices = call.inputs
     if operator == "gather":
         return tf.gather(data, indices, axis=1, batch_dims=1)
+    if operator not in ("scatter", "scatter_sum"):
+        raise NotImplementedError(operator)
     first = int(size) * tf.range(int(groups))[:, tf.newaxis]
     rows = tf.reshape(data, [-1, data.shape[2]])
     places = tf.reshape(indices + first, [-1])
