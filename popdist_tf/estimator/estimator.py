@@ -40,6 +40,7 @@ from popdist_tf.guards.rows import rows_of_batch
 from popdist_tf.guards.uneven_data import AnnounceInSession, is_endless
 from popdist_tf.guards.workers import CompareWorkers
 from popdist_tf.loops.queues import check_prefetch_depth
+from popdist_tf.loops.repeat import resource_variables
 from popdist_tf.program_code import program_code
 from popdist_tf.progress import reporting_hooks
 from popdist_tf.state_updates import StateUpdates
@@ -311,7 +312,8 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
             # TensorFlow's strategies rewrite model functions; a plain Estimator does not.
             is_rewritten = mode == _MODES.TRAIN and self._train_distribution is not None
             model_fn = program_code(self._model_fn, by_default=is_rewritten)
-            spec = model_fn(features=features, **given)
+            with resource_variables():
+                spec = model_fn(features=features, **given)
             spec = to_estimator_spec(spec, self._iterations)
         if mode == _MODES.TRAIN:
             spec = spec._replace(train_op=tf.group(spec.train_op, *updates.operations))

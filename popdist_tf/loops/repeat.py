@@ -6,7 +6,7 @@ loops of their own.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v2 as tf
@@ -233,7 +233,7 @@ def compile(  # noqa: A001 - published name
     """
     if inputs is not None and not isinstance(inputs, (list, tuple)):
         raise TypeError(f"ipu_compiler.compile needs a list of inputs: {inputs!r}")
-    with device_code(), StateUpdates(compiled=True) as updates:
+    with device_code(), resource_variables(), StateUpdates(compiled=True) as updates:
         outputs = program_code(computation)(
             *(tf.nest.map_structure(tf.convert_to_tensor, list(inputs or [])))
         )
@@ -260,6 +260,21 @@ def compile(  # noqa: A001 - published name
             return tf.group(*operations, *updates.operations)
         results = [tf.identity(tensor) for tensor in tensors]
     return results if _is_flat(outputs) else tf.nest.pack_sequence_as(outputs, results)
+
+
+@contextmanager
+def resource_variables() -> Iterator[None]:
+    """Makes variables whose values stay as they were read, as of a computation of the original.
+
+    Gradients of a variable of TensorFlow 1's own kind may be computed after its update.
+    """
+    scope = tf.compat.v1.get_variable_scope()
+    known = scope.use_resource
+    scope.set_use_resource(True)
+    try:
+        yield
+    finally:
+        scope.set_use_resource(known)
 
 
 def _items(outputs: Any) -> Iterator[Any]:

@@ -139,6 +139,32 @@ class EstimatorSpec(NamedTuple):
     loss: Any
 
 
+def test_a_compiled_function_computes_gradients_before_its_update():
+    """With variables as TensorFlow 1 has them by default, whose buffer an update may change."""
+    x, w = np.array([[1.0, 2.0]], np.float32), np.zeros((2, 1), np.float32)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        scope = tf.compat.v1.get_variable_scope()
+        scope.set_use_resource(False)
+        inputs = tf.constant(x)
+
+        def step(given):
+            weights = tf.compat.v1.get_variable("w", [2, 1], initializer=tf.zeros_initializer())
+            assert hasattr(weights, "handle")
+            loss = tf.reduce_sum((given @ weights - 1) ** 2)
+            update = tf.compat.v1.train.GradientDescentOptimizer(0.1).minimize(loss)
+            return loss, tf.gradients(loss, given)[0], update
+
+        compiled = ipu.ipu_compiler.compile(step, [inputs])
+        assert not scope.use_resource
+        session.run(tf.compat.v1.global_variables_initializer())
+        for _ in range(20):
+            error = x @ w - 1
+            loss, gradient = session.run(compiled)
+            np.testing.assert_allclose(loss, (error**2).sum(), rtol=1e-5, atol=1e-9)
+            np.testing.assert_allclose(gradient, 2 * error @ w.T, rtol=1e-5, atol=1e-6)
+            w = w - 0.1 * 2 * x.T @ error
+
+
 def test_a_compiled_function_keeps_nested_results():
     def pairs(x):
         optimizer = v1.train.GradientDescentOptimizer(0.1)

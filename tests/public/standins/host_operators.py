@@ -47,3 +47,24 @@ def cropped(call: Call) -> Any:
     """The middle of pictures."""
     height, width = call.output_shapes[0][1:3]
     return tf.keras.layers.CenterCrop(height, width)(call.inputs[0])
+
+
+@ipu.custom_ops.host_op("libproduct")
+@ipu.custom_ops.host_op("libtutorial_attributes_example")
+def product(call: Call) -> Any:
+    """A product of matrices."""
+    return tf.matmul(*call.inputs)
+
+
+@ipu.custom_ops.host_op("libcustom_add_inplace")
+def added(call: Call) -> Any:
+    """A sum."""
+    return tf.add(*call.inputs)
+
+
+@ipu.custom_ops.host_op("libcustom_rotate_op")
+def rotated(call: Call) -> Any:
+    """Points of a plane, turned by angles."""
+    x, y, angle = call.inputs
+    cosine, sine = tf.cos(angle), tf.sin(angle)
+    return x * cosine - y * sine, x * sine + y * cosine
