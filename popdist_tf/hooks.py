@@ -22,6 +22,7 @@ from popdist_tf.versions import (
     UPDATE_METHOD,
     gradients_and_variables,
     optimizer_kinds,
+    update_arguments,
 )
 
 if TYPE_CHECKING:
@@ -113,7 +114,8 @@ def before_updates(name: str, check: Callable[[Any, list[Any], list[Any]], None]
 
 def _checked_update(method: Callable[..., Any]) -> Any:
     @functools.wraps(method)
-    def wrapped(self: Any, given: Any, *args: Any, **kwargs: Any) -> Any:
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        given, args, kwargs = update_arguments(args, kwargs)
         pairs = list(given)
         gradients, variables, reduced = gradients_and_variables(pairs, args, kwargs)
         if not reduced:

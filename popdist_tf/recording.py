@@ -23,7 +23,13 @@ from tensorflow.python.ops import nn_ops
 from popdist.recording import Recording, recording
 from popdist_tf.checks.quiet import quiet_layers
 from popdist_tf.replay import Replay
-from popdist_tf.versions import UPDATE_METHOD, optimizer_kinds, tensorflow_variable, variable_name
+from popdist_tf.versions import (
+    UPDATE_METHOD,
+    optimizer_kinds,
+    tensorflow_variable,
+    update_arguments,
+    variable_name,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -110,19 +116,20 @@ class Recorder:
         if numbers:
             _call(take, numbers)
 
-    def _update(self, known: Any, optimizer: Any, given: Any, *args: Any, **kwargs: Any) -> Any:
+    def _update(self, known: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        given, others, kwargs = update_arguments(args, kwargs)
         context = tf.distribute.get_replica_context()
         replica = getattr(context, "_replica_id_in_sync_group", None)
         if self._replica is None:
             self._replica = replica
         pairs = list(given)
-        second = args[0] if args else kwargs.get("trainable_variables")
+        second = others[0] if others else kwargs.get("trainable_variables")
         if pairs and isinstance(pairs[0], tuple):
             variables = [pair[1] for pair in pairs]
         else:
             variables = list(second or getattr(optimizer, "_trainable_variables", ()) or ())
         if replica != self._replica or not variables:
-            return known(pairs, *args, **kwargs)
+            return known(pairs, *others, **kwargs)
         model = self._recording.model(optimizer, type(optimizer).__name__)
         names = [*map(variable_name, variables)]
 
@@ -138,7 +145,7 @@ class Recorder:
                 self._is_over = True
 
         with tf.control_dependencies([_call(before, _values(variables))]):
-            result = known(pairs, *args, **kwargs)
+            result = known(pairs, *others, **kwargs)
         with tf.control_dependencies([result] if isinstance(result, tf.Operation) else []):
             done = _call(after, _values(variables))
         # In a graph of TensorFlow 1, what nothing depends on does not run.

@@ -45,7 +45,13 @@ from popdist_tf.guards.optimizers import optimizers_of, reduction_of
 from popdist_tf.hooks import add_callbacks, before_training
 from popdist_tf.program_code import program_code
 from popdist_tf.replica_state import ReplicaState
-from popdist_tf.versions import UPDATE_METHOD, gradients_and_variables, strategy_of, variable_name
+from popdist_tf.versions import (
+    UPDATE_METHOD,
+    gradients_and_variables,
+    strategy_of,
+    update_arguments,
+    variable_name,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -382,7 +388,8 @@ def _recorded(optimizers: Iterable[Any], weight: float) -> Iterator[Gradients]:
     method = UPDATE_METHOD
 
     def recorder(number: int) -> Callable[..., None]:
-        def record(given: Any, *args: Any, **kwargs: Any) -> None:
+        def record(*args: Any, **kwargs: Any) -> None:
+            given, args, kwargs = update_arguments(args, kwargs)
             gradients, variables, reduced = gradients_and_variables(given, args, kwargs)
             for gradient, variable in zip(gradients, variables, strict=True):
                 if gradient is not None:

@@ -169,3 +169,13 @@ def describe(variables: Iterable[Any]) -> str:
         (_COUNT.sub("", variable_name(one).split("/")[-1]), tuple(one.shape)) for one in variables
     )
     return ", ".join(f"{name}{shape}" for name, shape in names)
+
+
+def update_arguments(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """What an optimizer's update takes first, by position or by name, and its further arguments."""
+    if args:
+        return args[0], args[1:], kwargs
+    named = {"grads_and_vars", "grads"} & {*kwargs}
+    return kwargs[min(named)], (), {k: value for k, value in kwargs.items() if k not in named}

@@ -142,7 +142,7 @@ def update(x, y):
         errors = tf.reduce_mean((outputs[:, 0] - y) ** 2 LOSS)
         loss = errors / strategy.num_replicas_in_sync
     grads = tape.gradient(loss, model.trainable_variables)
-    optimizer.apply_gradients(zip(grads, model.trainable_variables))
+    optimizer.apply_gradients(grads_and_vars=zip(grads, model.trainable_variables))
 
 @tf.function
 def iterate(iterator):
