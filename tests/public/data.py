@@ -372,6 +372,42 @@ def mnist(folder: str, count: str) -> None:
             path.write_bytes(np.array(head, ">i4").tobytes() + content.tobytes())
 
 
+def toymix(folder: str, count: str) -> None:
+    """Writes small chains of atoms with random labels, in the form of graphium's ToyMix."""
+    import pandas as pd
+    import torch
+
+    place = Path(folder)
+    place.mkdir(parents=True)
+    energies = [f"{name}{end}" for name in ("u0", "u298", "h298", "g298") for end in ("", "_atom")]
+    moments = ["A", "B", "C", "mu", "alpha", "homo", "lumo", "gap", "r2", "zpve", "cv"]
+    receptors = ["AR", "AR-LBD", "AhR", "Aromatase", "ER", "ER-LBD", "PPAR-gamma"]
+    stresses = ["ARE", "ATAD5", "HSE", "MMP", "p53"]
+    columns = {
+        "qm9": [*moments, *energies],
+        "Tox21": [*(f"NR-{name}" for name in receptors), *(f"SR-{name}" for name in stresses)],
+        "ZINC12k": ["SA", "logp", "score"],
+    }
+    rows = int(count)
+    order = _RNG.permutation(rows).tolist()
+    parts = {"train": order[: -rows // 2], "val": order[-rows // 2 : -rows // 4]}
+    for name, labels in columns.items():
+        atoms = [_RNG.choice(["C", "N", "O", "C(C)"], _RNG.integers(3, 9)) for _ in range(rows)]
+        table = pd.DataFrame({"smiles": ["".join(row) for row in atoms]})
+        for label in labels:
+            table[label] = _RNG.integers(0, 2, rows) if name == "Tox21" else _RNG.normal(size=rows)
+        file = "Tox21-7k-12-labels" if name == "Tox21" else name
+        table.to_csv(place / f"{file}.csv.gz", index=False)
+        torch.save({**parts, "test": order[-rows // 4 :]}, place / f"{name}_random_splits.pt")
+
+
+def standin(name: str) -> None:
+    """Copies a module of the runner's stand-ins, which only this program needs."""
+    import shutil
+
+    shutil.copy(Path(__file__).parent / "standins" / name, ".")
+
+
 def trainer_losses(kind: str) -> None:
     """Writes the losses that transformers' Trainer has; see `tests.public.trainers`."""
     from trainers import write_losses
