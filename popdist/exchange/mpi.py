@@ -1,9 +1,9 @@
 """The collectives of a Horovod binding on numpy arrays, over MPI alone (mpi4py).
 
 For environments without a framework that Horovod could be built for. Names and arguments are those
-of ``horovod.torch``. As in Horovod, one thread makes all calls of MPI, so that an exchange goes on
-while the program computes, and instances that call different things, or that end early, are told so
-instead of waiting for ever: before each collective they compare what they are about to do.
+of ``horovod.torch``. As in Horovod, one thread makes all calls of MPI, so that the program computes
+meanwhile, and instances that call different things, or that end early, are told so instead of
+waiting for ever: before each collective they compare what they are about to do.
 """
 
 from __future__ import annotations
