@@ -66,7 +66,9 @@ class Replay:
         if recording.job is None:
             np.savez(recording.folder / f"{name}.{recording.instance}.npz", *own)
             return own
-        files = sorted(recording.job.glob(f"{name}.*.npz"), key=lambda path: path.suffixes[-2])
+        files = sorted(
+            recording.job.glob(f"{name}.*.npz"), key=lambda path: int(path.suffixes[-2][1:])
+        )
         parts = []
         for path in files:
             with np.load(path) as held:
