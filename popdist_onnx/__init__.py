@@ -226,5 +226,23 @@ def __getattr__(name: str) -> Any:
     return missing(__name__, name)
 
 
+def published(package: str, name: str) -> Any:
+    """A public name by the sub-package that defines it, as in ``popart.session.TrainingSession``.
+
+    Args:
+        package: The sub-package's whole name.
+        name: The name.
+
+    Returns:
+        What has the name.
+
+    Raises:
+        AttributeError: The sub-package defines no such public name.
+    """
+    if f"popdist_onnx.{_PLACES.get(name, '')}".startswith(f"{package}."):
+        return __getattr__(name)
+    raise AttributeError(f"module '{package}' has no attribute '{name}'")
+
+
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})

@@ -4,3 +4,11 @@
 model and runs its updates in epochs. `divisors` computes a loss as on the whole global batch.
 `torch_modules` exports modules of torch, which `export_check` compares with their files.
 """
+
+from typing import Any
+
+
+def __getattr__(name: str) -> Any:
+    from popdist_onnx import published
+
+    return published(__name__, name)
