@@ -274,10 +274,19 @@ def binding(framework: str) -> Any:
     )
 
 
+def takes_arrays(horovod: Any) -> bool:
+    """Whether a binding takes numpy arrays: the one over MPI alone, and no framework's.
+
+    Args:
+        horovod: The binding.
+    """
+    return horovod is sys.modules.get(_BINDINGS["numpy"])
+
+
 def _begin(horovod: Any, *args: Any, **kwargs: Any) -> None:
     # Their native libraries share symbols: the second one's thread ends the process.
     running = started("torch", "tensorflow")
-    if running not in (None, horovod) and horovod is not sys.modules.get(_BINDINGS["numpy"]):
+    if running not in (None, horovod) and not takes_arrays(horovod):
         raise BackendError(
             "PD013",
             "Horovod is running in this process with another framework's binding",

@@ -7,7 +7,7 @@ exchanged, and allocates the buffers. `allreduce` sums the slices with the real 
 
 from __future__ import annotations
 
-from popdist.exchange.allreduce import Exchange, gather, is_torch, on_array
+from popdist.exchange.allreduce import Exchange, gather, on_array
 from popdist.exchange.buckets import (
     DEFAULT_SLICE_BYTES,
     DEFAULT_TAIL_BYTES,
@@ -32,7 +32,6 @@ __all__ = [
     "Slot",
     "allocate",
     "gather",
-    "is_torch",
     "on_array",
     "plan",
     "views",

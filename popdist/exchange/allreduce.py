@@ -8,7 +8,6 @@ sets ``HOROVOD_LARGEST_FUSED`` (see `popdist.poprun.plan.mpirun`). Results do no
 
 from __future__ import annotations
 
-import sys
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from popdist import metrics
+from popdist.backend import takes_arrays
 from popdist.errors import BackendError
 from popdist.program_status import waiting
 
@@ -41,16 +41,11 @@ def on_array(array: Any, horovod: Any, collective: Callable[[Any], Any]) -> Any:
     Returns:
         The result, as an array.
     """
-    if not is_torch(horovod):
+    if takes_arrays(horovod):
         return collective(array)
     import torch
 
     return collective(torch.from_numpy(array)).numpy()
-
-
-def is_torch(horovod: Any) -> bool:
-    """Whether a binding takes tensors of torch, and not arrays."""
-    return horovod is not sys.modules.get("popdist.exchange.mpi")
 
 
 def gather(horovod: Any) -> Callable[[bytes], list[bytes]]:

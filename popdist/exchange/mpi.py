@@ -37,7 +37,7 @@ _LONGEST = 1 << 28
 
 
 class _Call(NamedTuple):
-    """What an instance is about to do."""
+    """A collective call, as instances compare it before they make it."""
 
     what: str
     name: str = ""
@@ -124,7 +124,7 @@ class _World:
     def submit(
         self, call: _Call, collective: Callable[[Any], Result], among: ProcessSet | None = None
     ) -> Future[Result]:
-        """Has the thread make a call; the result follows.
+        """Queues a collective call for the thread of MPI, and returns its future.
 
         Raises:
             BackendError: Another process has ended.
@@ -136,7 +136,7 @@ class _World:
         return self._thread.submit((among or self.all).run, call, collective)
 
     def end(self) -> None:
-        """Tells the other processes that this one makes no calls any more."""
+        """Leaves the job: another instance's next collective call is an error there."""
         thread, self._thread = self._thread, None
         if thread is None or getattr(sys, "last_value", None) is not None:
             return  # a process that fails ends without MPI's consent, which ends the others

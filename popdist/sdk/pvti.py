@@ -86,7 +86,7 @@ class Graph:
 
 
 class Series:
-    """One curve of a graph.
+    """A series of numbers in a graph.
 
     Args:
         name: Its name.

@@ -39,7 +39,7 @@ def where_positive(at: At, value: Tensor) -> Tensor:
 
 
 def step(at: At, condition: Tensor) -> Tensor:
-    """One where a condition holds, else zero, in the type of the node's first input."""
+    """A condition as a mask of ones and zeros, in the dtype of the node's first input."""
     return at.tape.Cast(condition, to=at.x.dtype.value)
 
 

@@ -255,7 +255,7 @@ class Direction:
 
 
 def pick(tensor: Tensor, index: int, axis: int) -> Tensor:
-    """One element of an axis, without the axis."""
+    """A slice at an index of an axis, with the axis squeezed."""
     if tensor.dims is not None and tensor.dims[axis] == 1:
         return tensor.tape.Squeeze(tensor, [axis])  # which copies nothing
     return tensor.tape.Gather(tensor, np.asarray(index, np.int64), axis=axis)

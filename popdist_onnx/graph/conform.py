@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from popdist_onnx.graph.tensor import Tensor
 
 Form: TypeAlias = "Callable[[Tape, ir.Node], Sequence[Tensor] | None]"
-"""What writes the nodes in place of a node; None where the node may stay."""
+"""A function that writes a node's replacement; None where the node may stay."""
 
 _FORMS: dict[str, Form] = {"Attention": attention}
 

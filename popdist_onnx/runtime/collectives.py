@@ -59,7 +59,7 @@ class Allreduce:
         facts: Callable[[], Mapping[str, str]],
         name: str,
     ) -> None:
-        from popdist.exchange import Exchange, Item, allocate, is_torch, plan
+        from popdist.exchange import Exchange, Item, allocate, plan
 
         items = [
             Item(copy.gradient, int(np.prod(spec.shape or ())), _torch_name(spec), _bytes(spec))
@@ -70,11 +70,11 @@ class Allreduce:
         groups = buckets(sizes, least_bytes=LEAST_BUCKET)
         layout = plan(items, ends={int(group[-1]) for group in groups})
         self._arenas: list[Any]
-        if is_torch(horovod):
-            self._arenas = list(allocate(layout))
-        else:
+        if backend.takes_arrays(horovod):
             types = {_torch_name(spec): spec.dtype.numpy() for _, spec in gradients}
             self._arenas = [np.zeros(one.elements, types[one.dtype]) for one in layout.arenas]
+        else:
+            self._arenas = list(allocate(layout))
         self._facts: Callable[[], Mapping[str, str]] | None = facts
         self._horovod = horovod
         self._exchange = Exchange(layout, self._arenas, horovod, name=name, average=average)

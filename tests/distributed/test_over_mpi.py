@@ -50,23 +50,27 @@ def trained(folder, loss=None):
 
 
 def expected(loss=None):
+    if loss:
+        return by_torch(ROWS, TARGETS, WEIGHTS, GLOBAL_BATCH, "Adam", "mse_loss")
+    return by_torch(ROWS, CLASSES, WEIGHTS, GLOBAL_BATCH, "Adam", "cross_entropy")
+
+
+def by_torch(rows, wanted, weights, global_batch, optimizer, loss):
+    """The weights and the mean losses of the epochs of one process, in float64."""
     import torch
 
-    weight = torch.from_numpy(WEIGHTS).double().requires_grad_()
-    optimizer = torch.optim.Adam([weight], lr=RATE)
+    weight = torch.from_numpy(weights).double().requires_grad_()
+    updates = getattr(torch.optim, optimizer)([weight], lr=RATE)
     losses = []
     for _ in range(EPOCHS):
         parts = []
-        for first in range(0, len(ROWS), GLOBAL_BATCH):
-            rows = slice(first, first + GLOBAL_BATCH)
-            scores = torch.from_numpy(ROWS[rows]).double() @ weight
-            if loss:
-                found = torch.nn.functional.mse_loss(scores, torch.from_numpy(TARGETS[rows]))
-            else:
-                found = torch.nn.functional.cross_entropy(scores, torch.from_numpy(CLASSES[rows]))
-            optimizer.zero_grad()
+        for first in range(0, len(rows), global_batch):
+            part = slice(first, first + global_batch)
+            scores = torch.from_numpy(rows[part]).double() @ weight
+            found = getattr(torch.nn.functional, loss)(scores, torch.from_numpy(wanted[part]))
+            updates.zero_grad()
             found.backward()
-            optimizer.step()
+            updates.step()
             parts.append(found.item())
         losses.append(np.mean(parts))
     return weight.detach().numpy(), losses

@@ -1,4 +1,4 @@
-"""What ``libpvti`` publishes, as far as programs of the SDK use it."""
+"""The published names of ``libpvti`` that programs of the SDK use."""
 
 from __future__ import annotations
 
