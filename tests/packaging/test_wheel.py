@@ -8,7 +8,13 @@ import sys
 import tarfile
 import zipfile
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 import pytest
+import yaml
 
 import popdist
 from tests.distributed.jobs import ROOT
@@ -210,6 +216,27 @@ def test_the_extra_all_is_all_of_them(wheel):
     del wanted["zoo"]
     [whole] = wanted.pop("all")
     assert whole.rstrip("; ") == f"popdist[{','.join(sorted(wanted))}]"
+
+
+def test_the_conda_recipe_says_what_the_wheel_says(wheel):
+    recipe = yaml.safe_load((ROOT / "conda" / "recipe.yaml").read_text())
+    info = f"popdist-{popdist.__version__}.dist-info"
+    files = zipfile.ZipFile(wheel)
+    lines = files.read(f"{info}/METADATA").decode().splitlines()
+    wanted = {
+        line.split(": ")[1].partition(";")[0].strip()
+        for line in lines
+        if line.startswith("Requires-Dist: ") and "extra ==" not in line
+    }
+    (python,) = (line.split(": ")[1] for line in lines if line.startswith("Requires-Python: "))
+    host, run = recipe["requirements"]["host"], recipe["requirements"]["run"]
+    assert {one.replace(" ", "") for one in run} == wanted | {f"python{python}"}
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    assert {one.replace(" ", "") for one in host} == {*build, "pip", f"python{python}"}
+    assert recipe["context"]["version"] == popdist.__version__
+    entries = files.read(f"{info}/entry_points.txt").decode().splitlines()
+    named = {one for one in entries if "=" in one}
+    assert set(recipe["build"]["python"]["entry_points"]) == named
 
 
 def test_the_source_archive_makes_the_same_wheel(checkout, wheel, tmp_path):
