@@ -14,8 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("popdist", "popdist_torch", "popdist_tf", "popdist_onnx")
 
-# What calls `begin` and `end` has the files counted in which code runs in between; `show_loaded`
-# counts all that were loaded.
+# What calls `begin` and `end` has the files counted in which code runs in between.
 _RECORDER = f"""
 import os, sys, threading
 seen = set()
@@ -27,9 +26,9 @@ def begin():
 def end():
     sys.setprofile(None); threading.setprofile(None)
     show(seen)
-def show_loaded():
-    show({{getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}})
 def show(paths):
+    if os.environ.get("POPDIST_INSTANCE_INDEX", "0") != "0":
+        return
     for path in sorted(paths):
         inside = os.path.relpath(path or "/", {str(ROOT)!r})
         if inside.split(os.sep)[0] in {PACKAGES!r}:
@@ -44,11 +43,13 @@ class Line(torch.nn.Module):
         self.layer = torch.nn.Linear(2, 1)
     def forward(self, x, y):
         return torch.nn.functional.mse_loss(self.layer(x), y)
+torch.manual_seed(1)
 model = Line()
 sgd = torch.optim.SGD(model.parameters(), lr=0.1)
 training = poptorch.trainingModel(model, popdist.poptorch.Options(), sgd)
-x, y = torch.ones(4, 2), torch.ones(4, 1)
-training(x, y)
+x, y = torch.randn(4, 2, generator=torch.Generator().manual_seed(popdist.getInstanceIndex())), torch.ones(4, 1)
+for step in range(STEP):
+    training(x, y)
 begin(); training(x, y); end()
 """
 
@@ -71,17 +72,26 @@ from popdist_tf.ipu.distributed.popdist_strategy import PopDistStrategy
 with PopDistStrategy().scope():
     model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
     model.compile("sgd", "mse")
-x, y = np.ones([4, 2], np.float32), np.ones([4, 1], np.float32)
-model.fit(x, y, batch_size=4, epochs=1, verbose=0)
-show_loaded()
+data = tf.data.Dataset.from_tensors((np.ones([4, 2], np.float32), np.ones([4, 1], np.float32)))
+for step in range(STEP):
+    model.fit(data, verbose=0)
+begin(); model.fit(data, verbose=0); end()
 """
 
 STEPS = {
-    "popdist_onnx.train, from the model to the end of one step": _ONNX,
-    "trainingModel(...)(x)": _TORCH,
-    "fit with a PopDistStrategy, loaded": _TENSORFLOW,
+    "popdist_onnx.train, from the model to the end of one step": (_ONNX, 1),
+    "trainingModel(...)(x), its first call, 2 processes": (_TORCH.replace("STEP", "0"), 2),
+    "trainingModel(...)(x), its third call, 2 processes": (_TORCH.replace("STEP", "2"), 2),
+    "fit of one step with a PopDistStrategy, the first, 2 processes": (
+        _TENSORFLOW.replace("STEP", "0"),
+        2,
+    ),
+    "fit of one step with a PopDistStrategy, the third, 2 processes": (
+        _TENSORFLOW.replace("STEP", "2"),
+        2,
+    ),
 }
-"""What is measured of the adapters, and the program for it."""
+"""What is measured of the adapters: the program for it, and how many processes run it."""
 
 
 def of_dry_run() -> list[str]:
@@ -100,16 +110,18 @@ def of_guard() -> list[str]:
     return _loaded(["-I", "-S", "-c", code])
 
 
-def of_step(program: str) -> list[str]:
+def of_step(program: str, processes: int = 1) -> list[str]:
     """The files that a program goes through between its ``begin()`` and its ``end()``.
 
     Args:
         program: Python code.
+        processes: How many instances run it; the first one's files count.
 
     Returns:
         Their paths in the repository.
     """
-    done = _run([sys.executable, "-c", _RECORDER + program])
+    job = ["-m", "popdist.poprun", "-np", str(processes), sys.executable] if processes > 1 else []
+    done = _run([sys.executable, *job, "-c", _RECORDER + program])
     lines = [line.split(" ", 1) for line in done.stdout.splitlines()]
     return [words[1] for words in lines if words[0] == "entered"]
 
@@ -122,7 +134,7 @@ def main(arguments: list[str] | None = None) -> None:
     chosen = parser.parse_args(arguments)
     found = {"poprun --dry-run": of_dry_run(), "poprun": of_launcher(), "a guard": of_guard()}
     if not chosen.launcher:
-        found |= {name: of_step(program) for name, program in STEPS.items()}
+        found |= {name: of_step(*program) for name, program in STEPS.items()}
     for name, files in found.items():
         print(f"{len(files):4} {name}")
         for file in files if chosen.list else ():

@@ -22,7 +22,12 @@ def test_a_step_goes_through_the_files_whose_code_runs():
         "popdist/popdist_core.py",
     ]
     assert of_step("begin(); end()") == []
-    assert len(STEPS) == 3
+
+
+def test_the_step_of_a_job_goes_through_its_exchange():
+    program, processes = STEPS["trainingModel(...)(x), its third call, 2 processes"]
+    assert "popdist/exchange/allreduce.py" in of_step(program, processes)
+    assert "popdist/exchange/allreduce.py" not in of_step(program)
 
 
 def test_counts_are_printed_with_their_names(capsys):
