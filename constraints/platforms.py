@@ -2,17 +2,20 @@
 """Resolves the extras for other machines: ``python constraints/platforms.py [PYTHON MACHINE]``.
 
 Each is a dry run of pip, for wheels of that machine only, with the set of its Python. pip evaluates
-markers for the Python that runs pip, so those of the extras and of the set are evaluated here.
+markers, and the Python that a package requires, for the Python that runs pip, so both are evaluated
+here: a set is for each release of its Python, from the first one on.
 """
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -61,13 +64,14 @@ def applying(lines: list[str], python: str, machine: str) -> list[str]:
 
 
 def command(python: str, machine: str, constraints: Path, folder: Path) -> list[str]:
-    """The dry run for one machine."""
+    """The dry run for one machine; ``folder`` gets pip's report."""
     wanted = [line for name, lines in extras().items() if name != "zoo" for line in lines]
     tags = [f"manylinux_2_{minor}_{machine}" for minor in range(5, _NEWEST_GLIBC + 1)]
     tags += [f"manylinux2014_{machine}", f"manylinux2010_{machine}", f"manylinux1_{machine}"]
     return [
         *(sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", "--ignore-installed"),
-        *("--disable-pip-version-check", "--only-binary", ":all:", "--target", str(folder)),
+        *("--disable-pip-version-check", "--only-binary", ":all:"),
+        *("--target", str(folder / "none"), "--report", str(folder / "report.json")),
         # For packages; pip compares what a package requires with the Python that runs pip.
         *("--ignore-requires-python", "--implementation", "cp", "--python-version", python),
         *(word for tag in tags for word in ("--platform", tag)),
@@ -84,10 +88,22 @@ def resolve(python: str, machine: str) -> str:
     with tempfile.TemporaryDirectory(prefix="popdist-platforms-") as name:
         constraints = Path(name, "set.txt")
         constraints.write_text("\n".join(lines), encoding="utf-8")
-        words = command(python, machine, constraints, Path(name, "none"))
+        words = command(python, machine, constraints, Path(name))
         done = subprocess.run(words, check=False, capture_output=True, text=True)
+        if done.returncode == 0:
+            return needing_later(Path(name, "report.json"), f"{python}.0")
     errors = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
-    return "" if done.returncode == 0 else "\n".join(errors) or done.stderr
+    return "\n".join(errors) or done.stderr
+
+
+def needing_later(report: Path, python: str) -> str:
+    """The packages of a report of pip that another Python requires; an empty text for none."""
+    found = [one["metadata"] for one in json.loads(report.read_text(encoding="utf-8"))["install"]]
+    return ", ".join(
+        f"{one['name']} {one['version']} needs Python {one['requires_python']}, not {python}"
+        for one in found
+        if not SpecifierSet(one.get("requires_python", "")).contains(python)
+    )
 
 
 def main(arguments: list[str]) -> int:

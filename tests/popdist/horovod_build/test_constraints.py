@@ -1,6 +1,8 @@
+import json
 import re
 import subprocess
 import sys
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
@@ -72,6 +74,35 @@ def test_everything_that_the_extras_ask_for_is_pinned_within_their_ranges(name, 
     for asked in sum(extras.values(), []):  # noqa: RUF017
         requirement = packaging.Requirement(asked)
         assert found[requirement.name.lower()] in requirement.specifier, asked
+
+
+def test_the_set_is_for_each_release_of_this_python():
+    """Debian 12 has Python 3.11.2; a package of the set once required 3.11.5."""
+    specifiers = pytest.importorskip("packaging.specifiers")
+    python = sys.version_info[:2]
+    wanted = pins(choose(python), f"{python[0]}.{python[1]}")
+    installed = {one.name.lower().replace("_", "-"): one for one in distributions()}
+    compared = [
+        (name, one.metadata.get("Requires-Python", ""))
+        for name, one in installed.items()
+        if one.version.partition("+")[0] == wanted.get(name)
+    ]
+    assert compared
+    first = f"{python[0]}.{python[1]}.0"
+    assert [one for one in compared if not specifiers.SpecifierSet(one[1]).contains(first)] == []
+
+
+def test_a_dry_run_names_what_needs_a_later_release(tmp_path):
+    report = tmp_path / "report.json"
+    packages = [
+        {"metadata": {"name": "one", "version": "1", "requires_python": ">=3.11.5"}},
+        {"metadata": {"name": "two", "version": "2", "requires_python": ">=3.10"}},
+        {"metadata": {"name": "three", "version": "3"}},
+    ]
+    report.write_text(json.dumps({"install": packages}))
+    said = "one 1 needs Python >=3.11.5, not 3.11.0"
+    assert platforms.needing_later(report, "3.11.0") == said
+    assert platforms.needing_later(report, "3.11.5") == ""
 
 
 def test_the_default_set_has_estimator_and_the_latest_has_not():
