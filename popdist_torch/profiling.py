@@ -6,7 +6,7 @@ import functools
 import logging
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -16,6 +16,11 @@ from popdist_torch.options.option_methods import whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import TextIO
+
+    _Stream = logging.StreamHandler[TextIO]
+else:
+    _Stream = logging.StreamHandler  # Python 3.10 takes no parameter
 
 
 class Channel:
@@ -114,7 +119,7 @@ logger = logging.getLogger("popdist.torch")
 """The adapter's logger; programs may use it as any other."""
 
 
-class _Console(logging.StreamHandler[TextIO]):
+class _Console(_Stream):
     """Writes to standard error where the program has no log; Python writes warnings only there."""
 
     def emit(self, record: logging.LogRecord) -> None:
