@@ -35,7 +35,7 @@ def names(target):
 
 def test_names_are_unique_and_reasons_are_sentences():
     assert len({patch.name for patch in PATCHES}) == len(PATCHES)
-    assert len(PATCHES) == 18
+    assert len(PATCHES) == 19
     assert all(patch.why.endswith(".") for patch in PATCHES)
 
 
