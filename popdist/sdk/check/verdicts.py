@@ -16,7 +16,17 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 import popdist
 from popdist.nearest import did_you_mean
 from popdist.sdk.check.idioms import Idiom, idiom_of
-from popdist.sdk.check.resolve import Resolver, Source, SourceError, Use, find, guarded_lines, parse
+from popdist.sdk.check.resolve import (
+    Resolver,
+    Source,
+    SourceError,
+    Use,
+    chain,
+    find,
+    guarded_lines,
+    parse,
+    text,
+)
 from popdist.sdk.contrib import MODULES
 from popdist.sdk.finder import ALIASES, BESIDE, TOOLS
 from popdist.sdk.removed import is_given
@@ -224,8 +234,8 @@ def _entries() -> dict[str, Verdict]:
             is_open = entry.status == "works" and entry.instead  # it depends on the start
             status: Status = "look" if is_open else entry.status
             found[full] = Verdict(full, status, entry.reason, entry.instead)
-    for full in _popdist_names():
-        found[full] = Verdict(full, "works")
+    for full in (*_popdist_names(), *_option_names()):
+        found.setdefault(full, Verdict(full, "works"))
     for door, sdk in _SAME.items():
         for full, verdict in list(found.items()):
             if full.startswith(f"{sdk}."):
@@ -259,6 +269,20 @@ def _popdist_names() -> list[str]:
         for node in tree.body:
             if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
                 names += [f"popdist.{door}.{name}" for name in ast.literal_eval(node.value)]
+    return names
+
+
+def _option_names() -> list[str]:
+    """The public methods of popdist's groups of options, which have more than those of the SDK."""
+    names = []
+    for path in Path(popdist.__path__[0]).parent.glob("popdist_torch/options/*.py"):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            body = node.body if isinstance(node, ast.ClassDef) else []
+            assigned = [one for one in body if isinstance(one, ast.Assign)]
+            for place in (one.value for one in assigned if chain(one.targets[0]) == "path"):
+                methods = [one.name for one in body if isinstance(one, ast.FunctionDef)]
+                public = [name for name in methods if name[0] != "_"]
+                names += [f"poptorch.Options.{text(place)}{name}" for name in public]
     return names
 
 

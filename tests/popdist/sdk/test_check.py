@@ -9,6 +9,7 @@ from popdist.sdk.check.resolve import Source, SourceError, find, parse
 from popdist.sdk.check.verdicts import examine, examine_program
 from popdist.sdk.cli import main
 from popdist_torch import Options
+from popdist_torch.options.option_methods import declared
 from popdist_torch.options.options import GROUPS
 from popdist_torch.options.storage import OptionsDict
 from tests.popdist.sdk.walk import option_keys
@@ -111,6 +112,7 @@ def test_what_options_have_once_their_methods_were_called_is_known(tmp_path, gro
     keys = option_keys(type(part)) | set(part.values())
     keys -= {"torch_compile"}  # of popdist's own torchCompile, which the SDK has not
     methods = {name for name in dir(OptionsDict) if name[0] != "_"} - {"path", "put", "values"}
+    methods |= {path.rpartition(".")[2] for path, *_ in declared(type(part))}  # torchCompile too
     lines = [".".join(filter(None, ("opts", group, name))) for name in keys | methods]
     program = "import poptorch\nopts = poptorch.Options()\n" + "\n".join(sorted(lines))
     assert not names(tmp_path, program, "unknown")
