@@ -13,7 +13,7 @@ from torch import nn
 
 from popdist import backend
 from popdist_torch.checkpoint import file
-from popdist_torch.data.loader import DataLoader, PositionedLoader
+from popdist_torch.data.loader import DataLoader
 from popdist_torch.errors import CheckpointError
 from popdist_torch.executor.executor import Executor
 from popdist_torch.executor.training import TrainingExecutor
@@ -65,7 +65,7 @@ def load(part: Any, for_all: Any, each: list[Any], move: Move) -> None:
         part.load_state_dict({**for_all, **each[move.owner]})
     elif isinstance(part, torch.optim.Optimizer):
         load_optimizer(part, for_all)
-    elif isinstance(part, PositionedLoader) and move.layout is not None:
+    elif isinstance(part, DataLoader) and move.layout is not None:
         part.load_state_dict(_moved_position(each, move, move.layout))
     else:
         part.load_state_dict(each[move.owner])
@@ -146,7 +146,7 @@ def require_movable(name: str, part: Any, each: list[Any]) -> None:
     """
     if isinstance(part, TrainingExecutor | torch.optim.Optimizer):
         return
-    if isinstance(part, PositionedLoader):
+    if isinstance(part, DataLoader):
         places = {(state["epoch"], state["batch"]) for state in each}
         if len(places) == 1:
             return

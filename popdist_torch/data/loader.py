@@ -1,6 +1,6 @@
 """``DataLoader``: combined batches for a wrapped model, divided over the instances of the job.
 
-`PositionedLoader` adds a position in the data, which checkpoints save and restore.
+It counts the batches that the program has received: a position, which checkpoints save and restore.
 """
 
 from __future__ import annotations
@@ -29,19 +29,110 @@ if TYPE_CHECKING:
     from popdist_torch.data.partition import Layout
 
 
-# A torch loader with a position that can be saved and restored.
+logger = logging.getLogger("popdist.torch")
+
+_ABSENT: Any = object()
+"""No data set: with it, a forgotten first argument is named rather than the last one."""
 
 
-class PositionedLoader(torch.utils.data.DataLoader[Any]):
-    """Reads batches, and counts the batches that the program has received.
+class DataLoader(torch.utils.data.DataLoader[Any]):
+    """A torch loader whose batches feed one call of a wrapped model.
+
+    One batch holds micro-batch x device iterations x local replicas x accumulation samples. With
+    several processes each reads its own part of the data (see `popdist_torch.data.partition`).
 
     Args:
-        dataset: The data.
-        reading: Which samples are read, and in which order.
-        **kwargs: As for ``torch.utils.data.DataLoader``, without samplers and batch size.
+        options: Options of the model that the loader feeds; frozen from here on.
+        dataset: The data; the same in every process.
+        batch_size: Samples of one micro-batch; None turns batching off.
+        shuffle: Whether every epoch has a fresh order; with several processes this needs
+            ``options.randomSeed``, from which all draw the same order.
+        num_workers: Data worker processes.
+        drop_last: Whether an incomplete last batch is left out.
+        persistent_workers: Whether workers live on between epochs; by default they do.
+        auto_distributed_partitioning: Whether to divide the data over the processes.
+        mode: ``Sync`` reads when a batch is asked for (``num_workers`` read ahead); ``Async`` has
+            another process keep batches ready; ``AsyncRebatched`` too, which joins them from
+            smaller ones, so that several workers contribute to one batch.
+        async_options: Arguments of `AsynchronousDataAccessor`, for the other two modes.
+        rebatched_worker_size: Samples that workers load at once with ``AsyncRebatched``; by default
+            a whole batch. It has no effect in the other modes.
+        batch_sampler: A sampler of micro-batches in place of ``batch_size`` and ``shuffle``.
+        partition: How to divide; an addition to PopTorch's arguments.
+        **kwargs: As for ``torch.utils.data.DataLoader``.
+
+    Raises:
+        DataError: The arguments contradict each other, or the data cannot be divided.
     """
 
-    def __init__(self, dataset: Any, reading: Reading, **kwargs: Any) -> None:
+    _accessor: AsynchronousDataAccessor | None = None
+
+    def __init__(
+        self,
+        options: Options,
+        dataset: Any = _ABSENT,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        num_workers: int = 0,
+        drop_last: bool = True,
+        persistent_workers: bool | None = None,
+        auto_distributed_partitioning: bool = True,
+        mode: DataLoaderMode = DataLoaderMode.Sync,
+        async_options: Mapping[str, Any] | None = None,
+        rebatched_worker_size: int | None = None,
+        batch_sampler: Iterable[list[int]] | None = None,
+        *,
+        partition: DataPartition = DataPartition.Contiguous,
+        **kwargs: Any,
+    ) -> None:
+        require(
+            isinstance(options, Options),
+            "options must be a poptorch.Options",
+            type(options).__name__,
+            hint="a loader takes its options first: DataLoader(options, dataset, ...)",
+        )
+        require(
+            dataset is not _ABSENT, "a loader needs data: DataLoader(options, dataset, ...)", None
+        )
+        mode = member("mode", mode, DataLoaderMode)
+        partition = member("partition", partition, DataPartition)
+        options._freeze()  # noqa: SLF001 - what freezing is for
+        self._options = options
+        reading = Request(
+            options=options,
+            dataset=dataset,
+            batch_size=batch_size,
+            shuffle=bool(shuffle),
+            drop_last=drop_last,
+            automatic=auto_distributed_partitioning,
+            partition=partition,
+            sampler=kwargs.pop("sampler", None),
+            batch_sampler=batch_sampler,
+            collates=kwargs.get("collate_fn") is not None,
+            generator=kwargs.get("generator"),
+            elsewhere=mode != DataLoaderMode.Sync,
+        ).reading()
+        if isinstance(dataset, IterableDataset) and num_workers > 1:
+            _warn_of_copies(num_workers, kwargs.get("worker_init_fn"))
+        keep = num_workers > 0 if persistent_workers is None else persistent_workers
+        workers = {"num_workers": num_workers, "persistent_workers": keep}
+        self._open(dataset, reading, **workers, **kwargs)
+        if options.placement.num_processes > 1:
+            facts = options._data_facts  # noqa: SLF001 - checked on the model's first step
+            facts.append(reading.shared or f"{self._batches()} batches a process")
+        if self._batches() == 0 and reading.batch_size is not None:
+            logger.warning(
+                "the loader has no batch: the data set is smaller than one combined batch of %d "
+                "samples, and drop_last=True",
+                reading.batch_size,
+            )
+        if mode != DataLoaderMode.Sync:
+            pieces = _pieces(reading, mode, rebatched_worker_size)
+            source = Source(dataset, pieces or reading, **workers, **kwargs)
+            self._accessor = _accessor(source, reading, async_options, joined=pieces is not None)
+
+    def _open(self, dataset: Any, reading: Reading, **kwargs: Any) -> None:
+        """Opens torch's loader, which reads the data as `reading` says."""
         self._reading = self._as_placed = reading
         self._layout: Layout | None = None
         self._position = Position()
@@ -102,10 +193,19 @@ class PositionedLoader(torch.utils.data.DataLoader[Any]):
         Raises:
             DataError: It is a position of another loader, or of another layout.
         """
+        joined = self._accessor is not None and self._accessor.joins
+        require(
+            not joined or self._reading.sampler is not None or state.get("batch") in (0, None),
+            "a loader that joins what an IterableDataset gives can only start over",
+            state.get("batch"),
+            hint="use DataLoaderMode.Async or Sync to go on within an epoch",
+        )
         position = Position.from_state_dict(state, self._reading.data)
         self._follow(state["layout"], state["place"])
         self._position = position
         self._waiting = True
+        if self._accessor is not None:
+            self._accessor.start_from(self.state_dict())
 
     def _follow(self, layout: Layout | None, place: list[int]) -> None:
         """Reads as placed, or as the replicas of this process would in a job of another layout."""
@@ -140,9 +240,12 @@ class PositionedLoader(torch.utils.data.DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         if not self._waiting:
             self._position = self._position.next_epoch()
+            if self._accessor is not None:
+                self._accessor.start_from(self.state_dict())
         self._waiting = False
         position = self._position
-        return self._counted(self._read(position), position)
+        batches = self._read(position) if self._accessor is None else iter(self._accessor)
+        return self._counted(batches, position)
 
     def _read(self, position: Position) -> Iterator[Any]:
         if self.num_workers and self._default_start and self._iterator is None:
@@ -198,143 +301,6 @@ class PositionedLoader(torch.utils.data.DataLoader[Any]):
         else:
             self.generator.set_state(state)
 
-
-def _placed(place: list[int]) -> str:
-    first, local, total = place
-    return f"replicas {first} to {first + local - 1} of {total}"
-
-
-logger = logging.getLogger("popdist.torch")
-
-_ABSENT: Any = object()
-"""No data set: with it, a forgotten first argument is named rather than the last one."""
-
-
-class DataLoader(PositionedLoader):
-    """A torch loader whose batches feed one call of a wrapped model.
-
-    One batch holds micro-batch x device iterations x local replicas x accumulation samples. With
-    several processes each reads its own part of the data (see `popdist_torch.data.partition`).
-
-    Args:
-        options: Options of the model that the loader feeds; frozen from here on.
-        dataset: The data; the same in every process.
-        batch_size: Samples of one micro-batch; None turns batching off.
-        shuffle: Whether every epoch has a fresh order; with several processes this needs
-            ``options.randomSeed``, from which all draw the same order.
-        num_workers: Data worker processes.
-        drop_last: Whether an incomplete last batch is left out.
-        persistent_workers: Whether workers live on between epochs; by default they do.
-        auto_distributed_partitioning: Whether to divide the data over the processes.
-        mode: ``Sync`` reads when a batch is asked for (``num_workers`` read ahead); ``Async`` has
-            another process keep batches ready; ``AsyncRebatched`` too, which joins them from
-            smaller ones, so that several workers contribute to one batch.
-        async_options: Arguments of `AsynchronousDataAccessor`, for the other two modes.
-        rebatched_worker_size: Samples that workers load at once with ``AsyncRebatched``; by default
-            a whole batch. It has no effect in the other modes.
-        batch_sampler: A sampler of micro-batches in place of ``batch_size`` and ``shuffle``.
-        partition: How to divide; an addition to PopTorch's arguments.
-        **kwargs: As for ``torch.utils.data.DataLoader``.
-
-    Raises:
-        DataError: The arguments contradict each other, or the data cannot be divided.
-    """
-
-    def __init__(
-        self,
-        options: Options,
-        dataset: Any = _ABSENT,
-        batch_size: int | None = 1,
-        shuffle: bool | None = None,
-        num_workers: int = 0,
-        drop_last: bool = True,
-        persistent_workers: bool | None = None,
-        auto_distributed_partitioning: bool = True,
-        mode: DataLoaderMode = DataLoaderMode.Sync,
-        async_options: Mapping[str, Any] | None = None,
-        rebatched_worker_size: int | None = None,
-        batch_sampler: Iterable[list[int]] | None = None,
-        *,
-        partition: DataPartition = DataPartition.Contiguous,
-        **kwargs: Any,
-    ) -> None:
-        require(
-            isinstance(options, Options),
-            "options must be a poptorch.Options",
-            type(options).__name__,
-            hint="a loader takes its options first: DataLoader(options, dataset, ...)",
-        )
-        require(
-            dataset is not _ABSENT, "a loader needs data: DataLoader(options, dataset, ...)", None
-        )
-        mode = member("mode", mode, DataLoaderMode)
-        partition = member("partition", partition, DataPartition)
-        options._freeze()  # noqa: SLF001 - what freezing is for
-        self._options = options
-        reading = Request(
-            options=options,
-            dataset=dataset,
-            batch_size=batch_size,
-            shuffle=bool(shuffle),
-            drop_last=drop_last,
-            automatic=auto_distributed_partitioning,
-            partition=partition,
-            sampler=kwargs.pop("sampler", None),
-            batch_sampler=batch_sampler,
-            collates=kwargs.get("collate_fn") is not None,
-            generator=kwargs.get("generator"),
-            elsewhere=mode != DataLoaderMode.Sync,
-        ).reading()
-        if isinstance(dataset, IterableDataset) and num_workers > 1:
-            _warn_of_copies(num_workers, kwargs.get("worker_init_fn"))
-        keep = num_workers > 0 if persistent_workers is None else persistent_workers
-        workers = {"num_workers": num_workers, "persistent_workers": keep}
-        super().__init__(dataset, reading, **workers, **kwargs)
-        if options.placement.num_processes > 1:
-            facts = options._data_facts  # noqa: SLF001 - checked on the model's first step
-            facts.append(reading.shared or f"{self._batches()} batches a process")
-        if self._batches() == 0 and reading.batch_size is not None:
-            logger.warning(
-                "the loader has no batch: the data set is smaller than one combined batch of %d "
-                "samples, and drop_last=True",
-                reading.batch_size,
-            )
-        self._accessor: AsynchronousDataAccessor | None = None
-        if mode != DataLoaderMode.Sync:
-            pieces = _pieces(reading, mode, rebatched_worker_size)
-            source = PositionedLoader(dataset, pieces or reading, **workers, **kwargs)
-            source._owned = True  # noqa: SLF001 - of the same module
-            self._accessor = _accessor(source, reading, async_options, joined=pieces is not None)
-
-    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        if self._accessor is None:
-            return super().__iter__()
-        if not self._waiting:
-            self._position = self._position.next_epoch()
-            self._accessor.start_from(self.state_dict())
-        self._waiting = False
-        return self._counted(iter(self._accessor), self._position)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Makes the next iteration resume at the saved position of another run's loader.
-
-        Args:
-            state: What `state_dict` returned; see `PositionedLoader.load_state_dict`.
-
-        Raises:
-            DataError: It is a position of another loader.
-        """
-        joined = self._accessor is not None and self._accessor.joins
-        require(
-            not joined or self._reading.sampler is not None or state.get("batch") in (0, None),
-            "a loader that joins what an IterableDataset gives can only start over",
-            state.get("batch"),
-            hint="use DataLoaderMode.Async or Sync to go on within an epoch",
-        )
-        super().load_state_dict(state)
-        if self._accessor is not None:
-            self._accessor.start_from(self.state_dict())
-
     def terminate(self) -> None:
         """Ends the process that prepares batches, where there is one."""
         if self._accessor is not None:
@@ -362,6 +328,19 @@ class DataLoader(PositionedLoader):
         return self._options
 
 
+class Source(DataLoader):
+    """What another process reads for a loader, without the options of a model."""
+
+    def __init__(self, dataset: Any, reading: Reading, **kwargs: Any) -> None:
+        self._open(dataset, reading, **kwargs)
+        self._owned = True
+
+
+def _placed(place: list[int]) -> str:
+    first, local, total = place
+    return f"replicas {first} to {first + local - 1} of {total}"
+
+
 def _pieces(reading: Reading, mode: DataLoaderMode, rows: int | None) -> Reading | None:
     """What the workers of a rebatching loader read; None for the other modes."""
     if mode != DataLoaderMode.AsyncRebatched:
@@ -380,7 +359,7 @@ def _pieces(reading: Reading, mode: DataLoaderMode, rows: int | None) -> Reading
 
 
 def _accessor(
-    source: PositionedLoader, reading: Reading, given: Mapping[str, Any] | None, *, joined: bool
+    source: DataLoader, reading: Reading, given: Mapping[str, Any] | None, *, joined: bool
 ) -> AsynchronousDataAccessor:
     settings = dict(given or {})
     for name in ("dataset", "rebatched_size", "keep_rest"):

@@ -49,11 +49,12 @@ def test_batches_of_one_size_have_the_graphs_of_torch_geometric(strategy):
 
 
 def test_the_loaders_of_a_model_derive_from_those_of_torch():
-    published = dataloader.FixedSizeDataLoader.__mro__[:3]
+    published = dataloader.FixedSizeDataLoader.__mro__[:4]
     assert published == (
         dataloader.FixedSizeDataLoader,
         pyg_dataloader.FixedSizeDataLoader,
         Combined,
+        torch.utils.data.DataLoader,
     )
 
 
