@@ -30,8 +30,8 @@ _HEAD = """# Public test suites
 This page lists test suites that were published for the IPU SDK, and how their files fare,
 unchanged, on this project. `python -m tests.public --suites folder` runs them and writes the page,
 from checkouts in `folder/OWNER/REPOSITORY/TAG`. Each file runs in one pytest process under the
-SDK's names, and Horovod's own files in two processes under two launchers, where a test passes if it
-passes on both.
+SDK's names, and Horovod's own files in two processes under three launchers, where a test passes if
+it passes on both.
 
 "Device" counts failing tests of what only the device, its compiler or an older tool has, for the
 reasons that are listed, and "skipped" counts tests that the suite itself skips. The last table of
@@ -103,9 +103,11 @@ class Suite:
 
 
 def read_all() -> list[Suite]:
-    """The suites of the manifest."""
+    """The suites of the manifest: one for each of the ``launchers`` of a row."""
     rows = manifest.content_of(manifest.SUITES)["suites"]
-    return [Suite(**manifest.with_tuples(row)) for row in rows]
+    settings = [manifest.with_tuples(row) for row in rows]
+    every = [(row.pop("launchers", ("",)), row) for row in settings]
+    return [Suite(**row, launcher=one) for launchers, row in every for one in launchers]
 
 
 def run(suite: Suite, name: str, sources: Path, build: Path, patience: float = 1) -> dict[str, Any]:
