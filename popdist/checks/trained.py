@@ -15,7 +15,7 @@ import json
 import os
 import sys
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 from popdist import backend
 from popdist.agreement import digest, numbered
@@ -24,7 +24,7 @@ from popdist.popdist_core import topology
 from popdist.program_status import is_watched, tell_end
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
 _LIGHTNING = {"lightning.pytorch", "pytorch_lightning"}
 
@@ -37,11 +37,17 @@ class Trained:
 
     Args:
         name: What it is, for messages.
-        weights: The weights now, as names and numpy arrays.
+        weights: The weights now: names with numpy arrays, or with what ``read`` reads.
+        read: Reads a weight, such as a parameter, as a numpy array.
     """
 
-    def __init__(self, name: str, weights: Callable[[], Iterable[tuple[str, Any]]]) -> None:
-        self._weights = weights
+    def __init__(
+        self,
+        name: str,
+        weights: Callable[[], Iterable[tuple[str, Any]]],
+        read: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self._weights, self._read = weights, read
         self._end = _END  # an interpreter that ends forgets a module's names before objects
         self._name = self._end.name(name)
         self._end.models.add(self)
@@ -49,13 +55,33 @@ class Trained:
     def __del__(self) -> None:
         self._end.take(self)
 
+    def claim(self) -> None:
+        """Makes this the only one that states its weights, as it trains them from now on.
+
+        An earlier one, of a replaced optimizer, may be deleted by the garbage collector during this
+        training, on each instance at another time.
+        """
+        for row, weight in self._rows():
+            self._end.claim(row, weight)
+
     def state(self) -> dict[str, str]:
-        """A digest of each weight, by its name."""
-        weights = [(name, digest(array.tobytes())) for name, array in self._weights()]
-        if len(weights) > _MOST:
-            rest = "".join(text for _, text in weights[_MOST:])
-            weights = [*weights[:_MOST], ("other weights", digest(rest.encode()))]
-        return {f"{name} of {self._name}": text for name, text in weights}
+        """A digest of each weight that no later one has claimed, by its name."""
+        digests: dict[str, list[str]] = {}
+        rows = [*self._rows()]
+        claimed = {row for row, weight in rows if not self._end.is_of(row, weight)}
+        for row, weight in rows:
+            if row not in claimed:
+                array = weight if self._read is None else self._read(weight)
+                digests.setdefault(row, []).append(digest(array.tobytes()))
+        return {
+            row: one if not more else digest("".join([one, *more]).encode())
+            for row, (one, *more) in digests.items()
+        }
+
+    def _rows(self) -> Iterator[tuple[str, Any]]:
+        """Each weight, with the name under which it is stated."""
+        for index, (name, weight) in enumerate(self._weights()):
+            yield f"{name if index < _MOST else 'other weights'} of {self._name}", weight
 
 
 def note_end(name: str, weights: Iterable[tuple[str, Any]]) -> None:
@@ -76,6 +102,7 @@ class _End:
         self.framework = ""
         self._counts: dict[str, int] = {}
         self._stated: dict[str, str] = {}
+        self._newest: dict[int, tuple[ref[Any], str]] = {}
         self._process = os.getpid()
         self._connected = False
         self._is_over = False
@@ -85,6 +112,17 @@ class _End:
     def name(self, name: str) -> str:
         """A name that no other model of this process has; equal on all instances."""
         return numbered(name, self._counts)
+
+    def claim(self, row: str, weight: Any) -> None:
+        """Notes under which name a weight is stated, and forgets what was stated before."""
+        if not self.is_of(row, weight):
+            self._stated.pop(self._newest[id(weight)][1], None)
+        self._newest[id(weight)] = (ref(weight), row)
+
+    def is_of(self, row: str, weight: Any) -> bool:
+        """Whether a weight may be stated under a name: no other name has claimed it."""
+        is_same, known = self._newest.get(id(weight), (None, row))
+        return is_same is None or is_same() is not weight or known == row
 
     def take(self, model: Trained) -> None:
         """Takes the last weights of a model that is deleted."""

@@ -27,12 +27,15 @@ def compare_at_end(optimizer: Any, variables: Sequence[Any]) -> None:
     held = list(variables)
 
     def weights() -> Iterator[tuple[str, Any]]:
-        # The optimizer may be deleted at any time, also while a function is built. A tape, or
-        # `tf.custom_gradient`, would take a variable's own read for one of the function.
-        with tf.init_scope():
-            for variable in map(tensorflow_variable, held):
-                first = getattr(variable, "values", (variable,))[0]
-                value = tf.raw_ops.ReadVariableOp(resource=first.handle, dtype=first.dtype)
-                yield variable_name(variable), value.numpy()
+        return ((variable_name(one), tensorflow_variable(one)) for one in held)
 
-    vars(optimizer)[_MARK] = Trained(type(optimizer).__name__, weights)
+    trained = vars(optimizer)[_MARK] = Trained(type(optimizer).__name__, weights, _read)
+    trained.claim()
+
+
+def _read(variable: Any) -> Any:
+    # The optimizer may be deleted at any time, also while a function is built. A tape, or
+    # `tf.custom_gradient`, would take a variable's own read for one of the function.
+    with tf.init_scope():
+        first = getattr(variable, "values", (variable,))[0]
+        return tf.raw_ops.ReadVariableOp(resource=first.handle, dtype=first.dtype).numpy()

@@ -7,6 +7,7 @@ compared as digests: before the first update, and in calls 1, 8, 64, 512 and so 
 from __future__ import annotations
 
 import zlib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from popdist.checks.trained import Trained
@@ -93,7 +94,7 @@ class Statement:
         horovod: Any,
     ) -> None:
         model = compiled.model
-        self._module, self._options, self._horovod = module, options, horovod
+        self._options, self._horovod = options, horovod
         self._calls = 0
         named = zip(model.weights.names, model.weights.parameters, strict=True)
         stated = agreement.facts(module, options, optimizer)
@@ -101,7 +102,10 @@ class Statement:
         agreement.require(stated, horovod)
         self._rows = EqualRows(horovod, _REMEDY)
         is_one = not model.versions
-        self._end = Trained(type(module).__name__, self._values) if is_one else None
+        if is_one:
+            weights = partial(_trained_by, module)
+            self._end = Trained(type(module).__name__, weights, agreement.array_of)
+            self._end.claim()
 
     def before_call(
         self, compiled: Replicas, optimizer: DeviceOptimizer, rows: Iterable[Any]
@@ -137,7 +141,7 @@ class Statement:
             )
         agreement.require(stated, self._horovod, _PARTED)
 
-    def _values(self) -> Iterator[tuple[str, Any]]:
-        """The trained weights as the program sees them, as numpy arrays."""
-        named = self._module.named_parameters()
-        return ((name, agreement.array_of(p)) for name, p in named if p.requires_grad)
+
+def _trained_by(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """The trained weights as the program sees them."""
+    return ((name, one) for name, one in module.named_parameters() if one.requires_grad)

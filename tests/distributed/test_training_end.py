@@ -95,6 +95,53 @@ def test_equal_weights_are_none(program):
     assert "poprun:" not in output
 
 
+# The optimizer is replaced, and each instance collects the garbage at another time.
+REPLACED = {
+    "loop": (
+        LOOP,
+        """
+        import gc; gc.disable()
+        optimizer = torch.optim.Adam(model.parameters())
+        optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+        for step in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(6, 4)).square().mean().backward()
+            optimizer.step()
+            if step == hvd.rank(): gc.collect()
+        """,
+    ),
+    "model": (
+        MODEL,
+        """
+    import gc; gc.disable()
+    kept = training._statement; kept.cycle = kept; del kept
+    training.setOptimizer(torch.optim.Adam(model.parameters()))
+    for step in range(3):
+        training(x, (x[:, 0] > 0).long())
+        if step == popdist.getInstanceIndex(): gc.collect()
+        """,
+    ),
+    "keras": (
+        KERAS,
+        """
+    import gc; gc.disable()
+    model.optimizer.cycle = model.optimizer
+    model.compile(hvd.DistributedOptimizer(tf.keras.optimizers.Adam(0.1)), "mse")
+    for step in range(3):
+        model.fit(x, x.sum(1), batch_size=4, verbose=0)
+        if step == hvd.rank(): gc.collect()
+        """,
+    ),
+}
+
+
+@pytest.mark.parametrize(("program", "end"), REPLACED.values(), ids=[*REPLACED])
+def test_a_replaced_optimizer_is_none_whenever_it_is_deleted(program, end):
+    code, output = run(program.format(end=end))
+    assert code == 0, output
+    assert "PD007" not in output
+
+
 def test_the_comparison_can_be_switched_off():
     code, output = run(LOOP.format(end=CHANGED[0][1]), "--check-weights=no")
     assert code == 0, output
