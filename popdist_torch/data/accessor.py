@@ -35,6 +35,11 @@ _START_METHODS = {
 _SECONDS_TO_END = 5.0
 
 
+def note_start(processes: int) -> None:
+    """Tells poprun what takes its time until a loader's first batch."""
+    note_phase(f"starting_{processes}_loader_processes" if processes > 1 else "loading")
+
+
 class AsynchronousDataAccessor:
     """Iterates a data set in another process, which keeps the next batches ready.
 
@@ -92,7 +97,7 @@ class AsynchronousDataAccessor:
             seed=int(torch.empty((), dtype=torch.int64).random_().item()),
             start_method=multiprocessing.get_start_method(allow_none=True),
         )
-        note_phase("loading")
+        note_start(1 + getattr(dataset, "num_workers", 0))
         self._connection, self._process = _start(job, sharing_strategy)
         self._stop = weakref.finalize(self, _end, self._connection, self._process)
         self._ring = self._first_answer(job.slots)

@@ -15,7 +15,7 @@ import torch
 import torch.utils.data
 from torch.utils.data import IterableDataset
 
-from popdist_torch.data.accessor import AsynchronousDataAccessor
+from popdist_torch.data.accessor import AsynchronousDataAccessor, note_start
 from popdist_torch.data.loader_plan import Reading, Request, require
 from popdist_torch.data.prefetch_worker import start_method
 from popdist_torch.data.sampler import CollatedApart, MicroBatches, Position
@@ -256,6 +256,8 @@ class DataLoader(torch.utils.data.DataLoader[Any]):
             if sampler is not None:
                 sampler.start(position.epoch, skip * self._reading.items_per_batch)
                 skip = 0
+            if self.num_workers and self._iterator is None:
+                note_start(self.num_workers)
             self._opening = True  # torch's workers read the whole set, by index
             try:
                 batches = super().__iter__()

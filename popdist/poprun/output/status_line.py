@@ -105,7 +105,7 @@ def _progress(outcome: Outcome) -> list[str]:
         return []
     known = [one for one in running if one.progress.step is not None]
     if not known:
-        phases = sorted({one.progress.phase for one in running})
+        phases = sorted({one.progress.phase.replace("_", " ") for one in running})
         return [] if phases == ["running"] else [" and ".join(phases)]
     slowest = min(known, key=lambda one: one.progress.step or 0)
     furthest = max(one.progress.step or 0 for one in known)

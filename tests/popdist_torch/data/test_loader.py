@@ -73,6 +73,21 @@ def test_a_forgotten_first_argument_is_named():
         poptorch.DataLoader(options())
 
 
+def test_the_phase_says_how_many_processes_start(monkeypatch):
+    phases = []
+    monkeypatch.setattr("popdist_torch.data.accessor.note_phase", phases.append)
+    loader = poptorch.DataLoader(options(), numbers(4), num_workers=2)
+    assert len(epoch(loader)) == 4
+    assert phases == ["starting_2_loader_processes"]
+    assert len(epoch(loader)) == 4  # by the same workers
+    epoch(poptorch.DataLoader(options(), numbers(4)))
+    assert len(phases) == 1
+    mode = poptorch.DataLoaderMode.Async
+    loader = poptorch.DataLoader(options(), numbers(4), num_workers=1, mode=mode)
+    loader.terminate()
+    assert phases[1:] == ["starting_2_loader_processes", "running"]
+
+
 def test_a_loader_freezes_its_options():
     made = options()
     loader = poptorch.DataLoader(made, numbers(4))

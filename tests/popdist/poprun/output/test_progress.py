@@ -25,6 +25,7 @@ def outcome_of(*words):
         (["", ""], []),
         (["phase=importing", "phase=importing"], ["importing"]),
         (["phase=importing", "phase=connecting"], ["connecting and importing"]),
+        (["phase=starting_4_loader_processes"] * 2, ["starting 4 loader processes"]),
         (["phase=running", "phase=running"], []),
         (["phase=training step=3", "phase=training step=3"], ["step 3"]),
         (
