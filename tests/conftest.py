@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -15,6 +16,10 @@ from hypothesis import HealthCheck, settings
 
 from popdist.popdist_core import Topology
 from tests.again import AGAIN
+
+# A shell lets what it starts in the background ignore these, and so would the jobs of tests.
+signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The same examples on every run, few of them with `make test-fast`; `make test-all` looks for more,
 # and prints the seed that it had. A busy machine is no failure.
