@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING
 
 import onnx
@@ -79,6 +80,87 @@ def captured(node: ir.Node) -> list[ir.Value]:
             inside.update(inner.outputs)
         found.update({value: None for value in graph.outputs if value not in inside})
     return list(found)
+
+
+def reads(node: ir.Node) -> list[ir.Value]:
+    """What a node reads, the outer values that its sub-graphs read included."""
+    return [value for value in node.inputs if value is not None] + captured(node)
+
+
+# Copies. Newer releases of onnx-ir have a method for it.
+
+
+class _Twins(dict[ir.Value, ir.Value]):
+    """The copies of values, each made when it is first asked for."""
+
+    def __missing__(self, value: ir.Value) -> ir.Value:
+        twin = self[value] = ir.Value(
+            name=value.name,
+            shape=None if value.shape is None else value.shape.copy(),
+            type=copy(value.type),
+            doc_string=value.doc_string,
+            const_value=value.const_value,
+        )
+        twin.metadata_props.update(value.metadata_props)
+        twin.meta.update(value.meta)
+        return twin
+
+
+def clone(model: ir.Model) -> ir.Model:
+    """A copy of a model without functions, which shares the content of its tensors."""
+    return ir.Model(
+        _cloned(model.graph, _Twins()),
+        ir_version=model.ir_version,
+        producer_name=model.producer_name,
+        producer_version=model.producer_version,
+        domain=model.domain,
+        model_version=model.model_version,
+        doc_string=model.doc_string,
+        metadata_props=dict(model.metadata_props),
+    )
+
+
+def _cloned(graph: ir.Graph, twins: _Twins) -> ir.Graph:
+    made = ir.Graph(
+        [twins[value] for value in graph.inputs],
+        [twins[value] for value in graph.outputs],
+        nodes=[_cloned_node(node, twins) for node in graph],
+        initializers=[twins[value] for value in graph.initializers.values()],
+        doc_string=graph.doc_string,
+        opset_imports=dict(graph.opset_imports),
+        name=graph.name,
+        metadata_props=dict(graph.metadata_props),
+    )
+    made.meta.update(graph.meta)
+    return made
+
+
+def _cloned_node(node: ir.Node, twins: _Twins) -> ir.Node:
+    made = ir.Node(
+        node.domain,
+        node.op_type,
+        [None if value is None else twins[value] for value in node.inputs],
+        [_cloned_attribute(one, twins) for one in node.attributes.values()],
+        overload=node.overload,
+        outputs=[twins[value] for value in node.outputs],
+        version=node.version,
+        name=node.name,
+        doc_string=node.doc_string,
+        metadata_props=dict(node.metadata_props),
+    )
+    made.meta.update(node.meta)
+    return made
+
+
+def _cloned_attribute(attribute: ir.Attr, twins: _Twins) -> ir.Attr:
+    if attribute.is_ref():
+        return attribute
+    if attribute.type == ir.AttributeType.GRAPH:
+        return ir.AttrGraph(attribute.name, _cloned(attribute.as_graph(), twins))
+    if attribute.type == ir.AttributeType.GRAPHS:
+        graphs = [_cloned(graph, twins) for graph in attribute.as_graphs()]
+        return ir.AttrGraphs(attribute.name, graphs)
+    return attribute
 
 
 # Replacement of one value by another in its readers.

@@ -94,6 +94,13 @@ def constant(value: ir.Value) -> Array | None:
     return np.asarray(value.const_value.numpy())
 
 
+def stored(value: ir.Value) -> Array | None:
+    """A value's content where the file has it: that of a constant, or the first of a weight."""
+    if value.const_value is not None:
+        return np.asarray(value.const_value.numpy())
+    return constant(value)
+
+
 def _of_constant_node(node: ir.Node) -> Array | None:
     for name, attribute in node.attributes.items():
         content = attribute.value
