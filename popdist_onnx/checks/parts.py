@@ -18,7 +18,7 @@ import logging
 from typing import TYPE_CHECKING
 
 import numpy as np
-import onnx
+import onnx_ir as ir
 
 from popdist.checks.parts import CAUSE, HALVES, UPDATES
 from popdist.checks.passes import NotJudgedError
@@ -68,7 +68,7 @@ class PartsProbe:
 
     def __init__(
         self,
-        sized: Callable[[int], onnx.ModelProto],
+        sized: Callable[[int], ir.Model],
         loss: str,
         batch: int,
         trained: Collection[str],
@@ -170,16 +170,14 @@ class PartsProbe:
 class _Graph:
     """A loss of a number of samples, compiled for inference."""
 
-    def __init__(
-        self, model: onnx.ModelProto, kind: str, samples: int, *, is_rewritten: bool
-    ) -> None:
-        proto, self._loss, _ = trainable(model, kind)
-        proto = in_inference_mode(proto)
+    def __init__(self, original: ir.Model, kind: str, samples: int, *, is_rewritten: bool) -> None:
+        model, self._loss, _ = trainable(original, kind)
+        model = in_inference_mode(model)
         self.samples = samples
-        self.rounding = _ROUNDING_OF_HALF if _is_half(proto) else _ROUNDING
+        self.rounding = _ROUNDING_OF_HALF if _is_half(model) else _ROUNDING
         layout = Layout(samples, HALVES, _ALONE)
-        self._divisors = Divisors(proto, self._loss, layout, model) if is_rewritten else None
-        self._evaluator = Evaluator(proto, [self._loss], samples)
+        self._divisors = Divisors(model, self._loss, layout, original) if is_rewritten else None
+        self._evaluator = Evaluator(model, [self._loss], samples)
 
     def numbers(self, weights: Mapping[str, Array], parts: Sequence[Batch]) -> list[Batch]:
         """The numbers of each part that are those of the whole batch in the graph."""
@@ -209,13 +207,12 @@ class _Graph:
         return float(np.sum(found[self._loss], dtype=np.float64))
 
 
-def _is_half(proto: onnx.ModelProto) -> bool:
+def _is_half(model: ir.Model) -> bool:
     """Whether a part of a graph is computed in half precision."""
-    graph = proto.graph
-    kinds = {one.data_type for one in graph.initializer}
-    kinds |= {one.type.tensor_type.elem_type for one in (*graph.input, *graph.value_info)}
-    kinds |= {a.i for node in graph.node if node.op_type == "Cast" for a in node.attribute}
-    return bool(kinds & {onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16})
+    graph = model.graph
+    made = (value for node in graph for value in node.outputs)
+    kinds = {value.dtype for value in (*graph.inputs, *graph.initializers.values(), *made)}
+    return bool(kinds & {ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
 
 def _share(first: Sequence[float], moved: Sequence[float], rounding: float) -> float:

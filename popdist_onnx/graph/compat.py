@@ -9,7 +9,7 @@ import onnx
 import onnx_ir as ir
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 
 FLOATING = (
@@ -195,3 +195,35 @@ def replace_inside(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:
     for index, output in enumerate(graph.outputs):
         if output is old:
             graph.outputs[index] = new
+
+
+# Removal of nodes.
+
+
+def keep_only(graph: ir.Graph, outputs: Sequence[ir.Value]) -> set[ir.Value]:
+    """Cuts a sorted graph down to the nodes before some values, its only outputs from then on.
+
+    Returns:
+        All values that are still read or returned.
+    """
+    needed, unneeded = set(outputs), []
+    for node in reversed(graph):
+        if needed.isdisjoint(node.outputs):
+            unneeded.append(node)
+        else:
+            needed.update(reads(node))
+    graph.outputs.clear()
+    graph.outputs.extend(outputs)
+    for node in unneeded:
+        _detach(node)
+    graph.remove(unneeded)
+    return needed
+
+
+def _detach(node: ir.Node) -> None:
+    """Ends all uses of values by a node and the nodes inside of it."""
+    for index in range(len(node.inputs)):
+        node.replace_input_with(index, None)
+    for graph in subgraphs(node):
+        for inner in graph:
+            _detach(inner)

@@ -8,15 +8,14 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import onnx_ir as ir
 
 from popdist_onnx.errors import popart_exception
-from popdist_onnx.graph.compat import inputs_of
+from popdist_onnx.graph.values import lengths
 from popdist_onnx.training.model import LABELS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    import onnx
 
     from popdist_onnx.training.local_replicas import LocalReplicas
 
@@ -38,17 +37,12 @@ class Data(NamedTuple):
     classes: int | None = None
 
     @classmethod
-    def of(cls, proto: onnx.ModelProto, classes: int | None) -> Data:
+    def of(cls, model: ir.Model, classes: int | None) -> Data:
         """Reads inputs and types from a model with its loss and with fixed shapes."""
-        import onnx
-
-        inputs = inputs_of(proto.graph)
+        inputs = {str(one.name): one for one in model.graph.inputs if not one.is_initializer()}
         return cls(
-            {v.name: tuple(d.dim_value for d in v.type.tensor_type.shape.dim[1:]) for v in inputs},
-            {
-                v.name: np.dtype(onnx.helper.tensor_dtype_to_np_dtype(v.type.tensor_type.elem_type))
-                for v in inputs
-            },
+            {name: (lengths(one) or ())[1:] for name, one in inputs.items()},
+            {name: (one.dtype or ir.DataType.FLOAT).numpy() for name, one in inputs.items()},
             classes,
         )
 

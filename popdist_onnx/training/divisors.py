@@ -16,34 +16,37 @@ A part in which nothing counts then adds nothing; its own mean would be 0 / 0.
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx
-from onnx import helper
+import onnx_ir as ir
 
-from popdist_onnx.graph.compat import inputs_of
-from popdist_onnx.runtime.wiring import names_read
+from popdist_onnx.graph.compat import clone, keep_only
+from popdist_onnx.graph.tensor import Tape
+from popdist_onnx.graph.values import lengths
 from popdist_onnx.training.amounts import spell_out
 from popdist_onnx.training.evaluation import Evaluator
-from popdist_onnx.training.loss_reading import Reader
-from popdist_onnx.training.loss_rewriting import INPUT, Rewriting
+from popdist_onnx.training.loss_reading import Reader, axes_of, counts_all, labels_counted
+from popdist_onnx.training.loss_rewriting import INPUT, rewrite
 from popdist_onnx.training.loss_terms import is_sum, read_terms
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from popdist_onnx.training.data import Array, Layout
     from popdist_onnx.training.sources import Source
 
 logger = logging.getLogger("popdist.onnx")
 
+_DOUBLE = int(ir.DataType.DOUBLE)
+
 
 class Divisors:
     """The numbers of a whole batch that a loss is made of, which become inputs of the model.
 
     Args:
-        proto: The model with its loss and a fixed batch size, changed in place.
+        model: The model with its loss and a fixed batch size, changed in place.
         loss: The loss.
         layout: How samples are divided.
         original: The model before its batch size was fixed, which made constants of sizes.
@@ -52,42 +55,25 @@ class Divisors:
         is_judged: Whether no measurement of parts is needed, as the loss is named.
     """
 
-    def __init__(
-        self, proto: onnx.ModelProto, loss: str, layout: Layout, original: onnx.ModelProto
-    ) -> None:
+    def __init__(self, model: ir.Model, loss: str, layout: Layout, original: ir.Model) -> None:
         self._layout = layout
-        self._values: dict[str, onnx.ValueInfoProto] = {}
-        self._sums: str | None = None
+        self._values: dict[str, ir.Value] = {}
         self._constant: dict[str, Array] | None = None
-        self._inputs: list[str] = []
-        spell_out(proto)
-        self._reader = reader = Reader(proto, original)
-        plans, self._sums = read_terms(reader, loss, layout.parts)
+        spell_out(model)
+        reader = Reader(model, original)
+        term = ir.convenience.create_value_mapping(model.graph)[loss]
+        plans, self._sums = read_terms(reader, term, layout.parts)
         self.is_judged = self._sums is not None
         if not plans:
             return
-        self._statistics = {
-            INPUT.format(name): reader.makers[name]
-            for plan in plans
-            for name, valued in plan.statistics.items()
-            if valued
-        }
-        needed = _model_of(proto, self._statistics)
-        self._inputs = [one.name for one in needed.graph.input]
-        self._evaluator = Evaluator(needed, self._statistics, layout.batch)
-        self._labels = {name: self._labels_of(node) for name, node in self._statistics.items()}
-        for plan in plans:
-            rewriting = Rewriting(proto, reader, plan, layout.parts)
-            rewriting.apply()
-            self._values |= rewriting.inputs
-
-    def _labels_of(self, node: onnx.NodeProto) -> tuple[int, str, int] | None:
-        """The number of labels that a statistic counts, these labels, and what is left out."""
-        counted = self._reader.labels_counted(node.output[0])
-        shape = self._reader.shape(counted[0]) if counted is not None else None
-        if counted is None or shape is None or self._reader.axes(node) is not None:
-            return None
-        return int(np.prod(shape)), *counted
+        needed = [one for plan in plans for one, valued in plan.statistics.items() if valued]
+        statistics = _model_of(model, dict.fromkeys(needed))
+        self._inputs = [str(one.name) for one in statistics.graph.inputs]
+        outputs = [str(one.name) for one in statistics.graph.outputs]
+        self._evaluator = Evaluator(statistics, outputs, layout.batch)
+        inputs = rewrite(model, reader, plans, layout.parts)
+        self._values = {str(given.name): given for given in inputs.values()}
+        self._statistics = {str(given.name): one for one, given in inputs.items()}
 
     @property
     def names(self) -> list[str]:
@@ -110,11 +96,9 @@ class Divisors:
             return False
         first = source.first()
         samples = first if all(len(one) == source.samples for one in first.values()) else {}
-        whole = {
-            name: one[0] * self._layout.parts
-            for name, one in self._labels.items()
-            if one is not None and self._reader.counts_all(*one[1:], samples)
-        }
+        numbers = {name: _labels_of(one, samples) for name, one in self._statistics.items()}
+        parts = self._layout.parts
+        whole = {name: number * parts for name, number in numbers.items() if number is not None}
         every = whole.keys() == self._values.keys()
         self._constant = self._filled(whole) if every else None
         return self._constant is None
@@ -149,7 +133,8 @@ class Divisors:
 
     def factor(self, name: str) -> int:
         """By how much the number of a part counts in that of the whole: by all parts in a sum."""
-        return self._layout.parts if is_sum(self._statistics[name]) else 1
+        node = self._statistics[name].producer()
+        return self._layout.parts if node is not None and is_sum(node) else 1
 
     def total(self, name: str, numbers: Sequence[Array]) -> Array:
         """The number of the whole batch from those of all parts."""
@@ -168,55 +153,52 @@ class Divisors:
 
     def filled(self, numbers: Mapping[str, Array]) -> dict[str, Array]:
         """Numbers in the types of the inputs."""
-        kinds = {name: value.type.tensor_type.elem_type for name, value in self._values.items()}
-        return {
-            name: np.asarray(number, helper.tensor_dtype_to_np_dtype(kinds[name]))
-            for name, number in numbers.items()
-        }
+        return {name: np.asarray(one, self._dtype(name)) for name, one in numbers.items()}
 
     def _filled(self, numbers: Mapping[str, float | Array]) -> dict[str, Array]:
         """An array for all parts of this process, by input."""
         leading = (self._layout.accumulation, self._layout.job.local_replicas)
         made = {}
         for name, value in self._values.items():
-            kind = value.type.tensor_type
-            shape = (*leading, *(dim.dim_value for dim in kind.shape.dim))
-            made[name] = np.empty(shape, helper.tensor_dtype_to_np_dtype(kind.elem_type))
+            made[name] = np.empty((*leading, *(lengths(value) or ())), self._dtype(name))
             np.copyto(made[name], numbers[name], casting="unsafe")
         return made
 
+    def _dtype(self, name: str) -> np.dtype[Any]:
+        return (self._values[name].dtype or ir.DataType.FLOAT).numpy()
 
-def _model_of(proto: onnx.ModelProto, statistics: Mapping[str, onnx.NodeProto]) -> onnx.ModelProto:
+
+def _labels_of(statistic: ir.Value, samples: Mapping[str, Array]) -> int | None:
+    """The number of labels that a statistic counts; None unless samples show that all count."""
+    node, counted = statistic.producer(), labels_counted(statistic)
+    shape = lengths(counted[0]) if counted is not None else None
+    if counted is None or shape is None or node is None or axes_of(node) is not None:
+        return None
+    return math.prod(shape) if counts_all(*counted, samples) else None
+
+
+def _model_of(model: ir.Model, statistics: Iterable[ir.Value]) -> ir.Model:
     """A model that computes statistics of one micro-batch from the inputs that they need."""
-    ends = [one for name, node in statistics.items() for one in _widened(node, name)]
-    needed, kept = set(statistics), []
-    for node in (*reversed(ends), *reversed(proto.graph.node)):
-        if needed.intersection(node.output):
-            kept.append(node)
-            needed.update(names_read(node))
-    graph = proto.graph
-    initializers = [one for one in graph.initializer if one.name in needed]
-    inputs = [one for one in inputs_of(graph) if one.name in needed]
-    reader = Reader(proto)
-    outputs = [
-        helper.make_tensor_value_info(
-            name, onnx.TensorProto.DOUBLE, reader.shape(node.output[0]) or []
-        )
-        for name, node in statistics.items()
-    ]
-    made = helper.make_graph(kept[::-1], "statistics", inputs, outputs, initializers)
-    return helper.make_model(
-        made, opset_imports=list(proto.opset_import), ir_version=proto.ir_version
-    )
+    made = clone(model)
+    graph, tape = made.graph, Tape(made.graph)
+    twins = ir.convenience.create_value_mapping(graph)
+    needed = keep_only(graph, [_widened(tape, twins[str(one.name)]) for one in statistics])
+    for value in list(graph.inputs):
+        if value not in needed:
+            graph.inputs.remove(value)
+    for name, value in list(graph.initializers.items()):
+        if value not in needed:
+            del graph.initializers[name]
+    return made
 
 
-def _widened(node: onnx.NodeProto, name: str) -> Sequence[onnx.NodeProto]:
+def _widened(tape: Tape, statistic: ir.Value) -> ir.Value:
     """A statistic in float64; sums are computed in it."""
-    wide = f"{name}/wide"
-    if node.op_type not in ("ReduceSum", "ReduceMean"):
-        return [helper.make_node("Cast", [node.output[0]], [name], to=onnx.TensorProto.DOUBLE)]
-    cast = helper.make_node("Cast", [node.input[0]], [wide], to=onnx.TensorProto.DOUBLE)
-    made = onnx.NodeProto()
-    made.CopyFrom(node)
-    made.input[0], made.output[0] = wide, name
-    return [cast, made]
+    node, names = statistic.producer(), [INPUT.format(statistic.name)]
+    if node is None or node.op_type not in ("ReduceSum", "ReduceMean"):
+        return tape.many("Cast", names, statistic, to=_DOUBLE)[0].value
+    wide = tape.Cast(node.inputs[0], to=_DOUBLE)
+    stated = {name: one.value for name, one in node.attributes.items()}
+    made = tape.many(node.op_type, names, wide, *node.inputs[1:], **stated)[0].value
+    made.shape = statistic.shape
+    return made

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx
-from onnx import helper, numpy_helper
+import onnx_ir as ir
 
 from popdist_onnx.errors import ArgumentError, ValueRangeError
-from popdist_onnx.graph.compat import graphs_within
+from popdist_onnx.graph.compat import clone, replace_uses
+from popdist_onnx.graph.values import operand, stored
 from popdist_onnx.session.devices import DeviceManager
 from popdist_onnx.session.inference import InferenceSession
 from popdist_onnx.session.step_io import PyStepIO
@@ -70,12 +70,12 @@ class Evaluator:
     """A model compiled once for inference, whose weights are loaded for every use.
 
     Args:
-        proto: The model, with a fixed batch size.
+        model: The model, with a fixed batch size.
         outputs: The tensors to return.
         batch: Samples of a batch.
     """
 
-    def __init__(self, proto: onnx.ModelProto, outputs: Iterable[str], batch: int) -> None:
+    def __init__(self, model: ir.Model, outputs: Iterable[str], batch: int) -> None:
         options = SessionOptions()
         options.constantWeights = False
         self._batch = batch
@@ -83,7 +83,7 @@ class Evaluator:
         flow = DataFlow(1, dict.fromkeys(self._outputs, AnchorReturnType("All")))
         device = DeviceManager().createCpuDevice()
         self._session = InferenceSession(
-            proto, flow, device, userOptions=options, name="evaluation"
+            model, flow, device, userOptions=options, name="evaluation"
         )
         self._session.prepareDevice()
         self._anchors = self._session.initAnchorArrays()
@@ -130,7 +130,7 @@ class Measures:
 
     def __init__(
         self,
-        model: onnx.ModelProto,
+        model: ir.Model,
         loss: str,
         metrics: Mapping[str, Metric],
         batch: int,
@@ -140,8 +140,8 @@ class Measures:
         # A loss inside the model belongs to a whole batch, of which every process has all samples.
         self._by_label = loss in LOSSES
         self._output = main_output(model)
-        proto, self._loss, _ = trainable(in_inference_mode(model), loss, evaluation=True)
-        self._evaluator = Evaluator(proto, dict.fromkeys([self._output, self._loss]), batch)
+        measured, self._loss, _ = trainable(in_inference_mode(model), loss, evaluation=True)
+        self._evaluator = Evaluator(measured, dict.fromkeys([self._output, self._loss]), batch)
 
     def of(self, weights: Mapping[str, Array], data: Mapping[str, Array]) -> dict[str, float]:
         """Means over all samples, of which each process computes its part."""
@@ -178,58 +178,65 @@ _MEAN = 3
 """The inputs of dropout without its mode, and the first running statistic of normalisation."""
 
 
-def in_inference_mode(proto: onnx.ModelProto) -> onnx.ModelProto:
+def in_inference_mode(model: ir.Model) -> ir.Model:
     """A copy of a model, in inference mode; the model itself where it has no other mode."""
-    if not modes(proto):
-        return proto
-    made = onnx.ModelProto()
-    made.CopyFrom(proto)
-    for graph, node in _training(made):
-        if node.op_type == "Dropout":
-            del node.input[_RATIO_AND_DATA:]
-        else:
-            _use_running_statistics(graph, node)
+    if not modes(model):
+        return model
+    made = clone(model)
+    for node in _training(made):
+        _switch(node)
     return made
 
 
-def _use_running_statistics(graph: onnx.GraphProto, node: onnx.NodeProto) -> None:
-    place = next(index for index, one in enumerate(graph.node) if one.output[0] == node.output[0])
-    # A module that is used several times passes its statistics on.
-    for given, updated in zip(node.input[_MEAN:], node.output[1:], strict=False):
-        if updated:
-            graph.node.insert(place + 1, helper.make_node("Identity", [given], [updated]))
-    del node.output[1:]
-    for one in node.attribute:
-        if one.name == "training_mode":
-            one.i = 0
+def _switch(node: ir.Node) -> None:
+    """Replaces a node by one in inference mode, whose outputs have the same names."""
+    graph = node.graph
+    assert graph is not None  # noqa: S101 - it was found there
+    is_dropout = node.op_type == "Dropout"
+    made = ir.Node(
+        node.domain,
+        node.op_type,
+        node.inputs[:_RATIO_AND_DATA] if is_dropout else node.inputs,
+        [one for one in node.attributes.values() if one.name != "training_mode"],
+        outputs=[_twin(value) for value in (node.outputs if is_dropout else node.outputs[:1])],
+        name=node.name,
+        metadata_props=dict(node.metadata_props),
+    )
+    nodes = [made]
+    if not is_dropout:
+        # A module that is used several times passes its statistics on.
+        nodes += [
+            ir.Node("", "Identity", [given], outputs=[_twin(updated)], name="")
+            for given, updated in zip(node.inputs[_MEAN:], node.outputs[1:], strict=False)
+            if updated.name
+        ]
+    graph.insert_after(node, nodes)
+    twins = {value.name: value for one in nodes for value in one.outputs}
+    for value in node.outputs:
+        if value.name in twins:
+            replace_uses(graph, value, twins[value.name])
+    graph.remove(node, safe=True)
 
 
-def modes(proto: onnx.ModelProto) -> list[str]:
+def _twin(value: ir.Value) -> ir.Value:
+    return ir.Value(name=value.name, shape=value.shape, type=value.type)
+
+
+def modes(model: ir.Model) -> list[str]:
     """The operators in training mode."""
-    return sorted({node.op_type for _, node in _training(proto)})
+    return sorted({node.op_type for node in _training(model)})
 
 
-def _training(proto: onnx.ModelProto) -> list[tuple[onnx.GraphProto, onnx.NodeProto]]:
-    graphs = list(graphs_within(proto.graph))
-    true = {one.name for graph in graphs for one in graph.initializer if _is_true(one)}
-    nodes = [(graph, node) for graph in graphs for node in graph.node]
-    true |= {
-        node.output[0]
-        for _, node in nodes
-        if node.op_type == "Constant" and any(_is_true(one.t) for one in node.attribute)
-    }
-    return [(graph, node) for graph, node in nodes if _trains(node, true)]
+def _training(model: ir.Model) -> list[ir.Node]:
+    return [node for node in model.graph.all_nodes() if not node.domain and _trains(node)]
 
 
-def _trains(node: onnx.NodeProto, true: set[str]) -> bool:
-    if node.domain:
-        return False
+def _trains(node: ir.Node) -> bool:
     if node.op_type == "Dropout":
-        return any(name in true for name in node.input[_RATIO_AND_DATA:])
-    stated = any(one.name == "training_mode" and one.i for one in node.attribute)
-    return node.op_type == "BatchNormalization" and (stated or any(node.output[1:]))
-
-
-def _is_true(tensor: onnx.TensorProto) -> bool:
-    single = tensor.data_type == onnx.TensorProto.BOOL and all(one == 1 for one in tensor.dims)
-    return single and bool(numpy_helper.to_array(tensor).item())
+        mode = operand(node, _RATIO_AND_DATA)
+        content = None if mode is None else stored(mode)
+        return content is not None and content.size == 1 and bool(content.all())
+    if node.op_type != "BatchNormalization":
+        return False
+    has_statistics = any(value.name for value in node.outputs[1:])
+    return has_statistics or bool(node.attributes.get_int("training_mode", 0))

@@ -7,20 +7,18 @@ statistics alone is one too.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from onnx import helper
 
-from popdist_onnx.graph.compat import inputs_of
-from popdist_onnx.graph.large_files import content
+from popdist_onnx.graph.compat import reads
 from popdist_onnx.graph.names import FROZEN
-from popdist_onnx.runtime.wiring import names_read
+from popdist_onnx.graph.values import dims, stored
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    import onnx
+    import onnx_ir as ir
 
     from popdist_onnx.training.data import Array
 
@@ -40,226 +38,195 @@ _SELECTIONS = ("Constant", "Slice", "Split", "Transpose", *VIEWS)
 
 
 class Reader:
-    """Facts about the tensors of a model.
+    """Facts about the tensors of a model, as it is when it is read.
 
     Args:
-        proto: The model with its loss and a fixed batch size.
+        model: The model with its loss and a fixed batch size.
         original: The model before its batch size was fixed.
 
     Attributes:
-        makers: The node that makes each tensor.
-        kinds: Types and shapes, where they are known.
         batch: Samples of a batch.
     """
 
-    def __init__(self, proto: onnx.ModelProto, original: onnx.ModelProto | None = None) -> None:
-        graph = proto.graph
+    def __init__(self, model: ir.Model, original: ir.Model | None = None) -> None:
+        graph = model.graph
         self._sizes = None if original is None else _of_sizes(original.graph)
-        self._nodes = list(graph.node)
-        self.makers = {name: node for node in graph.node for name in node.output}
-        self._stored = {one.name: one for one in graph.initializer}
-        self._inputs = {one.name for one in graph.input} - self._stored.keys()
-        self.batch = next((one[0] for one in map(_dims, graph.input) if one and one[0]), 1)
-        self.kinds = {v.name: v for v in (*graph.value_info, *graph.output, *graph.input)}
-        properties = {one.key: one.value for one in proto.metadata_props}
-        self._frozen = set(json.loads(properties.get(FROZEN, "[]")))
-        self._with_data = self._reached()
-        self._statistics: dict[str, bool] = {}
+        firsts = [known[0] for one in graph.inputs if (known := _lengths(one))]
+        self.batch = next(filter(None, firsts), 1)
+        frozen = set(json.loads(model.metadata_props.get(FROZEN, "[]")))
+        self._weights = {one for name, one in graph.initializers.items() if name not in frozen}
+        # What depends on an input, and what of it is no statistic.
+        self._with_data = {one for one in graph.inputs if not one.is_initializer()}
+        self._by_sample = set(self._with_data)
+        for node in graph:
+            self._follow(node)
 
-    def _reached(self) -> set[str]:
-        """The tensors whose numbers, and not their shapes alone, depend on an input."""
-        found = set(self._inputs)
-        for node in self._nodes:
-            if node.op_type not in _SIZES and not found.isdisjoint(names_read(node)):
-                found.update(node.output)
-        return found
+    def _follow(self, node: ir.Node) -> None:
+        """Notes whether the outputs of a node depend on data, and on single samples."""
+        read = reads(node)
+        if node.op_type in _SIZES or self._with_data.isdisjoint(read):
+            return
+        self._with_data.update(node.outputs)
+        if not self._by_sample.isdisjoint(read) and not self.reduces(node):
+            self._by_sample.update(node.outputs)
 
-    def depends_on_data(self, name: str) -> bool:
+    def depends_on_data(self, value: ir.Value | None) -> bool:
         """Whether a tensor's numbers, and not its shape alone, depend on an input."""
-        return name in self._with_data
+        return value in self._with_data
 
-    def elements(self, name: str) -> int:
-        """The type of a tensor's elements; 0 where it is not known."""
-        if name in self._stored:
-            return int(self._stored[name].data_type)
-        return int(self.kinds[name].type.tensor_type.elem_type) if name in self.kinds else 0
+    def is_statistic(self, value: ir.Value | None) -> bool:
+        """Whether all samples that a tensor depends on are reduced; true if it depends on none."""
+        return value not in self._by_sample
 
-    def shape(self, name: str) -> list[int] | None:
-        """A tensor's shape; None where samples decide it."""
-        if name in self._stored:
-            return list(self._stored[name].dims)
-        kind = self.kinds.get(name)
-        if kind is None or not kind.type.tensor_type.HasField("shape"):
-            return None
-        known = all(one.HasField("dim_value") for one in kind.type.tensor_type.shape.dim)
-        return _dims(kind) if known else None
-
-    def rank(self, name: str) -> int | None:
-        """The number of a tensor's axes; None where it is not known."""
-        kind = self.kinds.get(name)
-        known = kind is not None and kind.type.tensor_type.HasField("shape")
-        return len(_dims(kind)) if known and kind is not None else None
-
-    def reduces(self, node: onnx.NodeProto) -> bool:
+    def reduces(self, node: ir.Node) -> bool:
         """Whether a node makes a statistic of samples."""
         if is_loss(node):
             return reduction(node) != "none"
-        if not node.op_type.startswith("Reduce") or self.is_statistic(node.input[0]):
+        if not node.op_type.startswith("Reduce") or self.is_statistic(node.inputs[0]):
             return False
-        axes = self.axes(node)
+        axes = axes_of(node)
         if axes is None:
-            return not bool(attributes(node).get("noop_with_empty_axes"))
-        kind = self.kinds.get(node.input[0])
-        shape = [] if kind is None else _dims(kind)
+            return not node.attributes.get_int("noop_with_empty_axes", 0)
+        shape = _lengths(node.inputs[0])
         covered = {axis % len(shape) for axis in axes} if shape else set(axes)
         if not shape or len(covered) == len(shape):
             return bool(shape)
         # Samples come first, unless something has moved them.
-        return 0 in covered and shape[0] % self.batch == 0 and not self._moved(node.input[0])
+        return 0 in covered and shape[0] % self.batch == 0 and not self._moved(node.inputs[0])
 
-    def may_reduce(self, node: onnx.NodeProto) -> bool:
+    def may_reduce(self, node: ir.Node) -> bool:
         """Whether a node that reduces some axes may reduce samples, which may have been moved."""
-        if not node.op_type.startswith("Reduce") or self.is_statistic(node.input[0]):
+        if not node.op_type.startswith("Reduce") or self.is_statistic(node.inputs[0]):
             return False
-        kind, axes = self.kinds.get(node.input[0]), self.axes(node)
-        shape = [] if kind is None else _dims(kind)
+        shape, axes = _lengths(node.inputs[0]), axes_of(node)
         if not shape or axes is None:
             return False
         found = {axis % len(shape) for axis in axes}
         if len(shape) > _MATRIX:
             # The last axis is then that of classes or features.
             found.discard(len(shape) - 1)
-        return any(shape[one] % self.batch == 0 for one in found) and self._moved(node.input[0])
+        return any(shape[one] % self.batch == 0 for one in found) and self._moved(node.inputs[0])
 
-    def axes(self, node: onnx.NodeProto) -> list[int] | None:
-        """The axes of a reduction; None where it takes all."""
-        if (stated := attributes(node).get("axes")) is not None:
-            return [int(one) for one in stated]
-        if not any(node.input[1:]):
-            return None
-        found = self.constant(node.input[1])
-        return None if found is None else [int(one) for one in found.reshape(-1)]
-
-    def is_statistic(self, name: str) -> bool:
-        """Whether all samples that a tensor depends on are reduced; true if it depends on none."""
-        if name not in self._statistics:
-            node = self.makers.get(name)
-            self._statistics[name] = not self.depends_on_data(name) or (
-                node is not None
-                and (self.reduces(node) or all(map(self.is_statistic, names_read(node))))
-            )
-        return self._statistics[name]
-
-    def is_trained(self, name: str) -> bool:
+    def is_trained(self, value: ir.Value) -> bool:
         """Whether weights may get a gradient from a tensor; conditions give none."""
-        weights = self._stored.keys() - self._frozen
-        return not weights.isdisjoint(self.before(name, ends=(*CONDITIONS, *_SIZES))[1])
+        return not self._weights.isdisjoint(before(value, ends=(*CONDITIONS, *_SIZES))[1])
 
-    def counts_all(self, labels: str, ignored: int, samples: Mapping[str, Array]) -> bool:
-        """Whether samples show that no label has the number of those that do not count."""
-        nodes, leaves = self.before(labels)
-        known = [samples[name] for name in leaves if name in samples]
-        return (
-            bool(known)
-            and all(node.op_type in _SELECTIONS for node in nodes)
-            and not any(np.any(one == ignored) for one in known)
-        )
-
-    def labels_counted(self, amount: str) -> tuple[str, int] | None:
-        """The labels that an amount counts, and the number of those that are left out."""
-        node = self.makers.get(amount)
-        negated = False
-        while node is not None and node.op_type in (*VIEWS, "Not", "ReduceSum"):
-            negated ^= node.op_type == "Not"
-            node = self.makers.get(node.input[0])
-        if node is None or node.op_type != "Equal" or not negated:
-            return None
-        ignored = self.constant(node.input[1])
-        if ignored is None or ignored.size != 1:
-            return None
-        return node.input[0], int(ignored.item())
-
-    def constant(self, name: str) -> Array | None:
-        """A tensor's numbers where the file has them."""
-        while (node := self.makers.get(name)) is not None and node.op_type in VIEWS:
-            name = node.input[0]
-        if node is not None and node.op_type == "Constant":
-            found = helper.get_attribute_value(node.attribute[0])
-            return content(found) if hasattr(found, "dims") else np.asarray(found)
-        return content(self._stored[name]) if name in self._stored else None
-
-    def may_be_size(self, name: str) -> bool:
+    def may_be_size(self, value: ir.Value | None) -> bool:
         """Whether a constant may be a number of samples, and not one that the program states."""
-        while (node := self.makers.get(name)) is not None and node.op_type in VIEWS:
-            name = node.input[0]
-        number = self.constant(name)
-        if number is None or number.size != 1 or number.item() % self.batch:
+        number = constant_of(value)
+        if value is None or number is None or number.size != 1 or number.item() % self.batch:
             return False
-        return self._sizes is None or name in self._sizes
+        return self._sizes is None or _viewed(value).name in self._sizes
 
-    def before(
-        self, name: str, ends: Collection[str] = _SIZES
-    ) -> tuple[list[onnx.NodeProto], set[str]]:
-        """The nodes before a tensor, no further than some operators, and where they begin."""
-        nodes, leaves = [], set()
-        seen: set[str] = set()
-        open_names = [name]
-        while open_names:
-            one = open_names.pop()
-            node = self.makers.get(one)
-            if one in seen:
-                continue
-            seen.add(one)
-            if node is None:
-                leaves.add(one)
-            else:
-                nodes.append(node)
-                if node.op_type not in ends:
-                    open_names += names_read(node)
-        return nodes, leaves
-
-    def _moved(self, name: str) -> bool:
+    def _moved(self, value: ir.Value | None) -> bool:
         """Whether the first axis may be another one than that of the samples."""
-        for node in self.before(name)[0]:
-            if not node.input or not self.depends_on_data(node.input[0]):
+        for node in before(value)[0]:
+            if not node.inputs or not self.depends_on_data(node.inputs[0]):
                 continue
-            if node.op_type == "Transpose" and attributes(node).get("perm", [1])[0] != 0:
+            if node.op_type == "Transpose" and node.attributes.get_ints("perm", [1])[0] != 0:
                 return True
             if node.op_type == "Unsqueeze":
-                axes = self.axes(node)
+                axes = axes_of(node)
                 if axes is None or 0 in axes or min(axes) < 0:
                     return True
         return False
 
 
-def _of_sizes(graph: onnx.GraphProto) -> set[str] | None:
-    """The tensors that depend on sizes; None where the file was made for one size of batches."""
-    first = [_dims(one)[:1] for one in inputs_of(graph)]
-    if [0] not in first:
+def counts_all(labels: ir.Value, ignored: int, samples: Mapping[str, Array]) -> bool:
+    """Whether samples show that no label has the number of those that do not count."""
+    nodes, leaves = before(labels)
+    known = [samples[str(one.name)] for one in leaves if one.name in samples]
+    return (
+        bool(known)
+        and all(node.op_type in _SELECTIONS for node in nodes)
+        and not any(np.any(one == ignored) for one in known)
+    )
+
+
+def labels_counted(amount: ir.Value | None) -> tuple[ir.Value, int] | None:
+    """The labels that an amount counts, and the number of those that are left out."""
+    negated = False
+    while (node := producer(amount)) is not None and node.op_type in (*VIEWS, "Not", "ReduceSum"):
+        negated ^= node.op_type == "Not"
+        amount = node.inputs[0]
+    if node is None or node.op_type != "Equal" or not negated:
         return None
-    found: set[str] = set()
-    for node in graph.node:
-        if node.op_type in _SIZES or not found.isdisjoint(names_read(node)):
-            found.update(node.output)
-    return found
+    labels, ignored = node.inputs[0], constant_of(node.inputs[1])
+    if labels is None or ignored is None or ignored.size != 1:
+        return None
+    return labels, int(ignored.item())
 
 
-def _dims(kind: onnx.ValueInfoProto) -> list[int]:
+def producer(value: ir.Value | None) -> ir.Node | None:
+    """The node that makes a tensor; None for inputs, weights, and operands that are left out."""
+    return None if value is None else value.producer()
+
+
+def before(
+    value: ir.Value | None, ends: Collection[str] = _SIZES
+) -> tuple[list[ir.Node], set[ir.Value]]:
+    """The nodes before a tensor, no further than some operators, and where they begin."""
+    nodes: dict[ir.Node, None] = {}
+    leaves = set()
+    waiting = [] if value is None else [value]
+    while waiting:
+        one = waiting.pop()
+        node = one.producer()
+        if node is None:
+            leaves.add(one)
+        elif node not in nodes:
+            nodes[node] = None
+            if node.op_type not in ends:
+                waiting += reads(node)
+    return list(nodes), leaves
+
+
+def axes_of(node: ir.Node) -> list[int] | None:
+    """The axes of a reduction; None where it takes all."""
+    if "axes" in node.attributes:
+        return list(node.attributes["axes"].as_ints())
+    found = constant_of(node.inputs[1]) if len(node.inputs) > 1 else None
+    return None if found is None else [int(one) for one in found.reshape(-1)]
+
+
+def constant_of(value: ir.Value | None) -> Array | None:
+    """A tensor's numbers where the file has them."""
+    return None if value is None else stored(_viewed(value))
+
+
+def _viewed(value: ir.Value) -> ir.Value:
+    """The tensor whose numbers another one has."""
+    while (node := value.producer()) is not None and node.op_type in VIEWS:
+        seen = node.inputs[0]
+        assert seen is not None  # noqa: S101 - these operators have an input
+        value = seen
+    return value
+
+
+def _of_sizes(graph: ir.Graph) -> set[str | None] | None:
+    """The tensors that depend on sizes; None where the file was made for one size of batches."""
+    inputs = [_lengths(one) for one in graph.inputs if not one.is_initializer()]
+    if not any(known and not known[0] for known in inputs):
+        return None
+    found: set[ir.Value] = set()
+    for node in graph:
+        if node.op_type in _SIZES or not found.isdisjoint(reads(node)):
+            found.update(node.outputs)
+    return {one.name for one in found}
+
+
+def _lengths(value: ir.Value | None) -> list[int]:
     """A shape; 0 for what is not known."""
-    return [one.dim_value for one in kind.type.tensor_type.shape.dim]
+    known = None if value is None else dims(value)
+    return [one if isinstance(one, int) else 0 for one in known or ()]
 
 
-def attributes(node: onnx.NodeProto) -> dict[str, Any]:
-    """A node's attributes by name."""
-    return {one.name: helper.get_attribute_value(one) for one in node.attribute}
-
-
-def is_loss(node: onnx.NodeProto) -> bool:
+def is_loss(node: ir.Node) -> bool:
     """Whether a node is a loss with a reduction of its own."""
     return node.op_type in (LABEL_LOSSES if node.domain == "" else POPART_LOSSES)
 
 
-def reduction(node: onnx.NodeProto) -> str:
+def reduction(node: ir.Node) -> str:
     """What a loss makes of its rows: ``mean``, ``sum`` or ``none``."""
-    stated = attributes(node).get("reduction", b"mean").decode().lower()
-    return "none" if stated == "noreduction" else str(stated)
+    stated = node.attributes.get_string("reduction", "mean").lower()
+    return "none" if stated == "noreduction" else stated

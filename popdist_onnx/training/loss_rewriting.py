@@ -1,149 +1,145 @@
-"""Rewrites a term of a loss so that its statistics are those of the whole batch."""
+"""Rewrites terms of a loss so that their statistics are those of the whole batch."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-import onnx
-from onnx import helper, numpy_helper
+import onnx_ir as ir
 
+from popdist_onnx.graph.compat import FLOATING
+from popdist_onnx.graph.copies import copy_nodes
+from popdist_onnx.graph.tensor import Tape
+from popdist_onnx.graph.values import lengths
 from popdist_onnx.training.amounts import WIDE
-from popdist_onnx.training.loss_reading import Reader, attributes
-from popdist_onnx.training.loss_terms import TermPlan, is_sum
+from popdist_onnx.training.loss_terms import is_sum
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from popdist_onnx.graph.copies import Inside
+    from popdist_onnx.training.loss_reading import Reader
+    from popdist_onnx.training.loss_terms import TermPlan
 
 INPUT = "popdist.divisor/{}"
 """The input that has the number of the whole batch for a statistic."""
 
 _COPY = "popdist.whole/{}/"
 _OURS = "ai.graphcore"
-_FLOAT = onnx.TensorProto.FLOAT
-_FLOATING = (*WIDE, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16)
 
 
-class Rewriting:
+def rewrite(
+    model: ir.Model, reader: Reader, plans: Sequence[TermPlan], parts: int
+) -> dict[ir.Value, ir.Value]:
+    """Rewrites terms, in place.
+
+    Args:
+        model: The model.
+        reader: Facts about it.
+        plans: The terms and their statistics.
+        parts: Parts of a global batch.
+
+    Returns:
+        The new inputs by statistic.
+    """
+    graph = model.graph
+    graph.opset_imports.setdefault(_OURS, 1)
+    tape = Tape(graph)
+    inputs: dict[ir.Value, ir.Value] = {}
+    # Copies are made of the model as it was read: terms are replaced when all are there.
+    readers = [plan.term.uses() for plan in plans]
+    wholes = [_Copies(tape, reader, plan, parts, inputs).of(plan.term) for plan in plans]
+    for plan, uses, whole in zip(plans, readers, wholes, strict=True):
+        term, name = plan.term, tape.release(plan.term)
+        term.name = f"{_COPY.format(name)}part/{name}"
+        new = tape.many("Cast", [name], whole, to=int(term.dtype or ir.DataType.FLOAT))[0].value
+        for node, index in uses:
+            node.replace_input_with(index, new)
+        for index, output in enumerate(graph.outputs):
+            if output is term:
+                graph.outputs[index] = new
+    graph.sort()
+    return inputs
+
+
+class _Copies:
     """Copies the nodes between the statistics of a term and the term, with other statistics.
 
     In half precision the copies are computed in float32: sums of rows may be infinite in it, where
     their mean is not.
 
     Args:
-        proto: The model, changed in place.
+        tape: Writes the copies.
         reader: What the model was before all rewriting.
         plan: The term and its statistics.
         parts: Parts of a global batch.
-
-    Attributes:
-        inputs: The new inputs by name.
+        inputs: The new inputs by statistic, to which those of the term are added.
     """
 
-    def __init__(self, proto: onnx.ModelProto, reader: Reader, plan: TermPlan, parts: int) -> None:
-        self._proto, self._reader, self._plan, self._parts = proto, reader, plan, parts
-        self.inputs: dict[str, onnx.ValueInfoProto] = {}
-        self._nodes: list[onnx.NodeProto] = []
-        self._copies: dict[str, str] = {}
-        self._types: dict[str, int] = {}
-        self._inner: dict[str, bool] = {}
-        self._prefix = _COPY.format(plan.name)
+    def __init__(
+        self, tape: Tape, reader: Reader, plan: TermPlan, parts: int, inputs: Inside
+    ) -> None:
+        self._tape, self._reader, self._plan, self._parts = tape, reader, plan, parts
+        tape.scope = _COPY.format(plan.term.name)
+        self._inputs = inputs
+        self._copies: Inside = {}
+        self._inner: dict[ir.Value, bool] = {}
 
-    def apply(self) -> None:
-        """Rewrites the term."""
-        graph, name = self._proto.graph, self._plan.name
-        found = self._copy(name)
-        kind = self._reader.elements(name) or _FLOAT
-        place = next(index for index, one in enumerate(graph.node) if name in one.output)
-        maker = graph.node[place]
-        maker.output[list(maker.output).index(name)] = f"{self._prefix}part/{name}"
-        # A statistic that is the term itself now has another name.
-        for node in self._nodes:
-            for index, one in enumerate(node.input):
-                if one == name:
-                    node.input[index] = f"{self._prefix}part/{name}"
-        self._nodes.append(helper.make_node("Cast", [found], [name], to=kind))
-        for offset, node in enumerate(self._nodes):
-            graph.node.insert(place + 1 + offset, node)
-        present = {one.name for one in graph.input}
-        graph.input.extend(one for key, one in self.inputs.items() if key not in present)
-        if all(one.domain != _OURS for one in self._proto.opset_import):
-            self._proto.opset_import.append(helper.make_opsetid(_OURS, 1))
+    def of(self, value: ir.Value) -> ir.Value:
+        """The tensor with other statistics; without any the tensor itself, in float32 at least."""
+        if value not in self._copies:
+            self._copies[value] = self._copied(value)
+        return self._copies[value]
 
-    def _type(self, name: str) -> int:
-        return self._types.get(name) or self._reader.elements(name)
+    def _copied(self, value: ir.Value) -> ir.Value:
+        node = value.producer()
+        if node is None or not self._has_statistics(value):
+            return self._widened(value)
+        inside = {one: self.of(one) for one in node.inputs if one is not None}
+        if all(one is copy for one, copy in inside.items()):
+            made = value
+        elif node.op_type == "Cast" and value.dtype in FLOATING:
+            made = self._cast(next(iter(inside.values())), value.dtype)
+        else:
+            copy_nodes(self._tape, [node], inside)
+            made = inside[value]
+        return self._of_the_job(value, made) if value in self._plan.statistics else made
 
-    def _add(self, op_type: str, inputs: list[str], output: str, kind: int, **said: Any) -> str:
-        self._nodes.append(helper.make_node(op_type, inputs, [output], **said))
-        self._types[output] = kind
-        return output
-
-    def _widened(self, name: str) -> str:
+    def _widened(self, value: ir.Value) -> ir.Value:
         """A tensor in float32, where it is in half precision."""
-        kind = self._type(name)
-        if not name or kind in WIDE or kind not in _FLOATING:
-            return name
-        wide = f"{self._prefix}{name}/wide"
-        if wide not in self._types:
-            self._add("Cast", [name], wide, _FLOAT, to=_FLOAT)
-        return wide
+        half = value.dtype in FLOATING and value.dtype not in WIDE
+        return self._cast(value, ir.DataType.FLOAT) if half else value
 
-    def _copy(self, name: str) -> str:
-        """The tensor with other statistics; the tensor itself where it has none."""
-        if name not in self._copies:
-            self._copies[name] = self._copied(name)
-        return self._copies[name]
+    def _cast(self, value: ir.Value, kind: ir.DataType) -> ir.Value:
+        """A tensor in another type of numbers, at least float32."""
+        wide = kind if kind in WIDE else ir.DataType.FLOAT
+        return self._tape.Cast(value, to=int(wide)).value
 
-    def _copied(self, name: str) -> str:
-        node = self._reader.makers.get(name)
-        if node is None or not self._has_statistics(name):
-            return self._widened(name)
-        inputs = [self._copy(one) if one else "" for one in node.input]
-        kind = self._reader.elements(name) or _FLOAT
-        kind = _FLOAT if kind in _FLOATING and kind not in WIDE else kind
-        made = name
-        if inputs != list(node.input):
-            made = self._prefix + name
-            copy = onnx.NodeProto()
-            copy.CopyFrom(node)
-            copy.name = ""
-            copy.input[:] = inputs
-            copy.output[:] = [made]
-            if node.op_type == "Cast" and attributes(node)["to"] in _FLOATING:
-                del copy.attribute[:]
-                copy.attribute.append(helper.make_attribute("to", kind))
-            self._nodes.append(copy)
-            self._types[made] = kind
-        if name in self._plan.statistics:
-            return self._of_the_job(node, name, made, kind)
-        return made
-
-    def _has_statistics(self, name: str) -> bool:
+    def _has_statistics(self, value: ir.Value | None) -> bool:
         """Whether statistics of the term are before a tensor, or are the tensor."""
-        if name in self._plan.statistics or name not in self._plan.path:
-            return name in self._plan.statistics
-        if name not in self._inner:
-            node = self._reader.makers[name]
-            self._inner[name] = any(map(self._has_statistics, node.input))
-        return self._inner[name]
+        if value is None or value in self._plan.statistics or value not in self._plan.path:
+            return value in self._plan.statistics
+        if value not in self._inner:
+            node = value.producer()
+            inputs = () if node is None else node.inputs
+            self._inner[value] = any(map(self._has_statistics, inputs))
+        return self._inner[value]
 
-    def _of_the_job(self, node: onnx.NodeProto, name: str, made: str, kind: int) -> str:
+    def _of_the_job(self, value: ir.Value, made: ir.Value) -> ir.Value:
         """A statistic as the whole batch has it."""
-        factor = self._parts if is_sum(node) else 1
-        if not self._plan.statistics[name]:
-            return self._times(made, factor, kind, f"{self._prefix}{name}/scaled")
-        given = INPUT.format(name)
-        self.inputs[given] = helper.make_tensor_value_info(given, kind, self._reader.shape(name))
-        self._types[given] = kind
-        if kind not in _FLOATING or not self._reader.is_trained(name):
+        node, tape = value.producer(), self._tape
+        factor = self._parts if node is not None and is_sum(node) else 1
+        if not self._plan.statistics[value]:
+            return self._times(made, factor)
+        kind = made.dtype or ir.DataType.FLOAT
+        if value not in self._inputs:
+            shape = lengths(value) or ()
+            self._inputs[value] = tape.input(INPUT.format(value.name), kind, shape).value
+        given = self._inputs[value]
+        if kind not in FLOATING or not self._reader.is_trained(value):
             return given
-        base = f"{self._prefix}{name}"
-        fixed = self._add("Detach", [made], f"{base}/fixed", kind, domain=_OURS)
-        change = self._add("Sub", [made, fixed], f"{base}/change", kind)
-        change = self._times(change, factor, kind, f"{base}/changes")
-        return self._add("Add", [given, change], f"{base}/value", kind)
+        fixed = tape.custom(_OURS, "Detach", 1, made)[0]
+        change = self._times(tape.Sub(made, fixed).value, factor)
+        return tape.Add(given, change).value
 
-    def _times(self, name: str, factor: int, kind: int, output: str) -> str:
-        if factor == 1:
-            return name
-        number = np.asarray(factor, helper.tensor_dtype_to_np_dtype(kind))
-        by = f"{output}/factor"
-        self._add("Constant", [], by, kind, value=numpy_helper.from_array(number, by))
-        return self._add("Mul", [name, by], output, kind)
+    def _times(self, value: ir.Value, factor: int) -> ir.Value:
+        return value if factor == 1 else self._tape.Mul(value, factor).value

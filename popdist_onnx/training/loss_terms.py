@@ -10,18 +10,22 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
 
+from popdist_onnx.graph.values import lengths
 from popdist_onnx.training.loss_reading import (
     CONDITIONS,
     VIEWS,
     Reader,
+    before,
+    constant_of,
     is_loss,
+    producer,
     reduction,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    import onnx
+    import onnx_ir as ir
 
 SUMS = ("ReduceSum", "ReduceL1", "ReduceSumSquare")
 _SELECTIONS = ("Expand", "Gather", "GatherND", "Pad", "Slice", "Split", "Tile", "Transpose")
@@ -55,14 +59,14 @@ class TermPlan(NamedTuple):
     """How a term is to be rewritten.
 
     Attributes:
-        name: The term.
+        term: The term.
         statistics: Its statistics, each with whether its number for the whole batch is needed.
         path: The tensors between the term and its statistics.
     """
 
-    name: str
-    statistics: dict[str, bool]
-    path: set[str]
+    term: ir.Value
+    statistics: dict[ir.Value, bool]
+    path: set[ir.Value]
 
 
 class Terms(NamedTuple):
@@ -77,43 +81,45 @@ class Terms(NamedTuple):
     sums: str | None
 
 
-def read_terms(reader: Reader, loss: str, parts: int) -> Terms:
+def read_terms(reader: Reader, loss: ir.Value, parts: int) -> Terms:
     """Reads the terms of a loss; those that are not clear are measured, as all are."""
-    plans: dict[str, TermPlan] = {}
+    plans: dict[ir.Value, TermPlan] = {}
     has_sums = False
-    for name, is_divided in terms(reader, loss):
+    for term, is_divided in terms(reader, loss):
         uses = _Uses(reader)
         try:
-            degree = _Degrees(reader).of(name)
-            uses.note(name, linear=True)
+            degree = _Degrees(reader).of(term)
+            uses.note(term, linear=True)
         except UnclearError:
             continue
         valued = any(uses.statistics.values())
         if degree == 0 and valued:
-            plans[name] = TermPlan(name, uses.statistics, uses.path)
+            plans[term] = TermPlan(term, uses.statistics, uses.path)
         has_sums |= degree == 1 and not valued and not is_divided
     return Terms(list(plans.values()), _SUM % parts if has_sums else None)
 
 
-def terms(reader: Reader, name: str, *, is_divided: bool = False) -> Iterator[tuple[str, bool]]:
+def terms(
+    reader: Reader, value: ir.Value | None, *, is_divided: bool = False
+) -> Iterator[tuple[ir.Value, bool]]:
     """The tensors that a loss adds up, each with whether the number of samples may divide it."""
-    node = reader.makers.get(name)
-    if node is None or not reader.depends_on_data(name):
+    node = producer(value)
+    if value is None or node is None or not reader.depends_on_data(value):
         return
-    constant = [one for one in node.input if not reader.depends_on_data(one)]
+    has_constant = not all(map(reader.depends_on_data, node.inputs))
     adds = node.op_type in _ADDING or (
-        node.op_type in _SUMMED and reader.is_statistic(node.input[0])
+        node.op_type in _SUMMED and reader.is_statistic(node.inputs[0])
     )
     if reader.reduces(node):
-        yield name, is_divided
-    elif adds or node.op_type in VIEWS or (node.op_type == "Mul" and constant):
-        for one in node.input:
+        yield value, is_divided
+    elif adds or node.op_type in VIEWS or (node.op_type == "Mul" and has_constant):
+        for one in node.inputs:
             yield from terms(reader, one, is_divided=is_divided)
-    elif node.op_type == "Div" and node.input[1] in constant:
-        by_size = reader.may_be_size(node.input[1])
-        yield from terms(reader, node.input[0], is_divided=is_divided or by_size)
+    elif node.op_type == "Div" and not reader.depends_on_data(node.inputs[1]):
+        by_size = reader.may_be_size(node.inputs[1])
+        yield from terms(reader, node.inputs[0], is_divided=is_divided or by_size)
     else:
-        yield name, is_divided
+        yield value, is_divided
 
 
 class _Degrees:
@@ -121,57 +127,58 @@ class _Degrees:
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
-        self._known: dict[str, Fraction] = {}
+        self._known: dict[ir.Value, Fraction] = {}
 
-    def of(self, name: str) -> Fraction:
+    def of(self, value: ir.Value | None) -> Fraction:
         """The degree; 0 where nothing is reduced."""
-        node = self._reader.makers.get(name)
-        if node is None or not self._reader.depends_on_data(name):
+        node = producer(value)
+        if value is None or node is None or not self._reader.depends_on_data(value):
             return Fraction(0)
-        if name not in self._known:
-            self._known[name] = self._of_node(node, name)
-        return self._known[name]
+        if value not in self._known:
+            self._known[value] = self._of_node(node, value)
+        return self._known[value]
 
-    def _of_node(self, node: onnx.NodeProto, name: str) -> Fraction:
+    def _of_node(self, node: ir.Node, value: ir.Value) -> Fraction:
         kind = node.op_type
         if self._reader.reduces(node):
             return self._of_reduction(node)
         if self._reader.may_reduce(node):
             raise UnclearError
         if kind in (*VIEWS, *_SELECTIONS, *_SUMMED, *_ADDING, *_LIMITING, "Where"):
-            return self._of_same(node.input[1:] if kind == "Where" else node.input)
+            return self._of_same(node.inputs[1:] if kind == "Where" else node.inputs)
         if kind in ("Mul", "Div"):
             sign = 1 if kind == "Mul" else -1
-            return self.of(node.input[0]) + sign * self.of(node.input[1])
-        if (power := self._power(node)) is not None:
-            return self.of(node.input[0]) * power
-        follows = kind in _SAMPLE_WISE or self._reader.is_statistic(name)
-        if kind not in CONDITIONS and follows and any(map(self.of, node.input)):
+            return self.of(node.inputs[0]) + sign * self.of(node.inputs[1])
+        if (power := _power(node)) is not None:
+            return self.of(node.inputs[0]) * power
+        follows = kind in _SAMPLE_WISE or self._reader.is_statistic(value)
+        if kind not in CONDITIONS and follows and any(map(self.of, node.inputs)):
             raise UnclearError
         return Fraction(0)
 
-    def _power(self, node: onnx.NodeProto) -> Fraction | None:
-        """The exponent of a power that is known."""
-        if node.op_type != "Pow":
-            return _POWERS.get(node.op_type)
-        power = self._reader.constant(node.input[1])
-        return Fraction(float(power.item())) if power is not None and power.size == 1 else None
-
-    def _of_reduction(self, node: onnx.NodeProto) -> Fraction:
+    def _of_reduction(self, node: ir.Node) -> Fraction:
         if is_loss(node):
             return Fraction(reduction(node) == "sum")
-        inside = self.of(node.input[0])
+        inside = self.of(node.inputs[0])
         if node.op_type == "ReduceMean":
             return inside
         if node.op_type in SUMS:
             return inside * (2 if node.op_type == "ReduceSumSquare" else 1) + 1
         raise UnclearError
 
-    def _of_same(self, names: Iterator[str]) -> Fraction:
-        found = {self.of(one) for one in names if self._reader.depends_on_data(one)}
+    def _of_same(self, values: Sequence[ir.Value | None]) -> Fraction:
+        found = {self.of(one) for one in values if self._reader.depends_on_data(one)}
         if len(found) > 1:
             raise UnclearError
         return found.pop() if found else Fraction(0)
+
+
+def _power(node: ir.Node) -> Fraction | None:
+    """The exponent of a power that is known."""
+    if node.op_type != "Pow":
+        return _POWERS.get(node.op_type)
+    power = constant_of(node.inputs[1])
+    return Fraction(float(power.item())) if power is not None and power.size == 1 else None
 
 
 class _Uses:
@@ -183,72 +190,74 @@ class _Uses:
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
-        self._seen: set[tuple[str, bool]] = set()
-        self.statistics: dict[str, bool] = {}
+        self._seen: set[tuple[ir.Value, bool]] = set()
+        self.statistics: dict[ir.Value, bool] = {}
 
     @property
-    def path(self) -> set[str]:
+    def path(self) -> set[ir.Value]:
         """What was followed."""
-        return {name for name, _ in self._seen}
+        return {value for value, _ in self._seen}
 
-    def note(self, name: str, *, linear: bool) -> None:
+    def note(self, value: ir.Value | None, *, linear: bool) -> None:
         """Follows a tensor backwards."""
-        node = self._reader.makers.get(name)
-        if node is None or not self._reader.depends_on_data(name) or (name, linear) in self._seen:
+        node = producer(value)
+        if value is None or node is None or not self._reader.depends_on_data(value):
             return
-        self._seen.add((name, linear))
+        if (value, linear) in self._seen:
+            return
+        self._seen.add((value, linear))
         if self._reader.reduces(node):
-            self._note_statistic(node, name, linear=linear)
-        elif not self._reader.is_statistic(name):
+            self._note_statistic(node, value, linear=linear)
+        elif not self._reader.is_statistic(value):
             # Inside of samples a statistic is multiplied with what differs between parts.
             if node.op_type in _SAMPLE_WISE:
-                for one in node.input:
+                for one in node.inputs:
                     self.note(one, linear=False)
         else:
             for one, stays in self._operands(node, linear=linear):
                 self.note(one, linear=stays)
 
-    def _note_statistic(self, node: onnx.NodeProto, name: str, *, linear: bool) -> None:
-        self.statistics[name] = self.statistics.get(name, False) or not linear
+    def _note_statistic(self, node: ir.Node, value: ir.Value, *, linear: bool) -> None:
+        self.statistics[value] = self.statistics.get(value, False) or not linear
         inside = _Uses(self._reader)
         if not is_loss(node):
-            self.note(node.input[0], linear=False)
-            inside.note(node.input[0], linear=False)
+            self.note(node.inputs[0], linear=False)
+            inside.note(node.inputs[0], linear=False)
         if linear:
             return
-        if inside.statistics or self._reader.shape(name) is None:
+        if inside.statistics or lengths(value) is None:
             raise UnclearError
-        for one in self._reader.before(name)[0]:
+        for one in before(value)[0]:
             if any(word in one.op_type for word in _RANDOM):
                 raise UnclearError
 
-    def _operands(self, node: onnx.NodeProto, *, linear: bool) -> Iterator[tuple[str, bool]]:
+    def _operands(self, node: ir.Node, *, linear: bool) -> Iterator[tuple[ir.Value | None, bool]]:
         """The operands of a function of statistics, and whether it is linear in each."""
         kind = node.op_type
         if kind in (*VIEWS, *_SELECTIONS, *_ADDING, *_SUMMED):
-            yield from ((one, linear) for one in node.input)
+            yield from ((one, linear) for one in node.inputs)
         elif kind == "Mul":
-            first, second = node.input
+            first, second = node.inputs
             yield first, linear and self._is_fixed(second)
             yield second, linear and self._is_fixed(first)
         elif kind == "Div":
-            yield node.input[0], linear and self._is_fixed(node.input[1])
-            yield node.input[1], False
+            yield node.inputs[0], linear and self._is_fixed(node.inputs[1])
+            yield node.inputs[1], False
         elif kind == "Where":
-            yield node.input[0], False
-            for one in node.input[1:]:
-                yield one, linear and self._is_fixed(node.input[0])
+            yield node.inputs[0], False
+            for one in node.inputs[1:]:
+                yield one, linear and self._is_fixed(node.inputs[0])
         else:
-            yield from ((one, False) for one in node.input)
+            yield from ((one, False) for one in node.inputs)
 
-    def _is_fixed(self, name: str) -> bool:
+    def _is_fixed(self, value: ir.Value | None) -> bool:
         """Whether all statistics before a tensor become inputs through which nothing trains."""
         inside = _Uses(self._reader)
-        inside.note(name, linear=False)
+        inside.note(value, linear=False)
         return not any(map(self._reader.is_trained, inside.statistics))
 
 
-def is_sum(node: onnx.NodeProto) -> bool:
+def is_sum(node: ir.Node) -> bool:
     """Whether a statistic grows with the number of samples."""
     if is_loss(node):
         return reduction(node) == "sum"

@@ -8,26 +8,22 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import onnx
-from onnx import numpy_helper
+import onnx_ir as ir
 
 from popdist.nearest import did_you_mean
 from popdist_onnx.errors import ArgumentError, ValueRangeError, popart_exception
-from popdist_onnx.graph.compat import FLOATING, inputs_of
-from popdist_onnx.graph.load import load, read
-from popdist_onnx.graph.load import save as to_proto
+from popdist_onnx.graph.compat import FLOATING, clone, keep_only
+from popdist_onnx.graph.load import load
 from popdist_onnx.graph.names import FROZEN
-from popdist_onnx.graph.values import dims
-from popdist_onnx.runtime.wiring import names_read
+from popdist_onnx.graph.values import add_initializer, dims, stored
 from popdist_onnx.session.pipeline import is_quantized, read_with_shapes
 from popdist_onnx.transforms.loss import add_cross_entropy, add_squared_error
 from popdist_onnx.types.tensor_info import DataType, InputShapeInfo, TensorInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator
 
-    import onnx_ir as ir
-
+    from popdist_onnx.graph.values import Dim
     from popdist_onnx.transforms.loss import Reduction
 
 
@@ -46,59 +42,62 @@ _SHOWN = 12
 _RANK_OF_SCORES = 2
 
 
-def with_batch(source: object, batch_size: int) -> onnx.ModelProto:
+def with_batch(model: ir.Model, batch_size: int) -> ir.Model:
     """A copy of a model whose inputs have ``batch_size`` as first dimension.
 
     Raises:
         popart_exception: Another dimension is open, or the first one is another number.
     """
-    proto = read(source)  # type: ignore[arg-type]
     shapes = InputShapeInfo()
-    for value in inputs_of(proto.graph):
-        dims = value.type.tensor_type.shape.dim
-        rest = [d.dim_value if d.HasField("dim_value") else None for d in dims[1:]]
-        if not dims or None in rest:
+    for value, known in _inputs(model):
+        if not known or not all(isinstance(one, int) for one in known[1:]):
             raise popart_exception(
                 "PD579",
                 f"input {value.name} has no batch dimension, or another one is open as well",
-                value=[d.dim_param or d.dim_value for d in dims],
+                value=[one or 0 for one in known],
                 accepted="an open or fixed number of samples first, fixed dimensions after it",
             )
-        if dims[0].HasField("dim_value") and dims[0].dim_value != batch_size:
+        if isinstance(known[0], int) and known[0] != batch_size:
             raise popart_exception(
                 "PD579",
                 f"the model was exported for batches of another size (input {value.name})",
                 value=batch_size,
-                accepted=str(dims[0].dim_value),
-                hint=f"batch_size={dims[0].dim_value}, or export it with an open batch dimension",
+                accepted=str(known[0]),
+                hint=f"batch_size={known[0]}, or export it with an open batch dimension",
             )
-        dtype = DataType.from_onnx(value.type.tensor_type.elem_type)
-        shapes.add(value.name, TensorInfo(dtype, [batch_size, *(int(d or 0) for d in rest)]))
-    return read_with_shapes(proto, shapes)
+        shape = [batch_size, *(int(one or 0) for one in known[1:])]
+        shapes.add(str(value.name), TensorInfo(DataType.from_onnx(int(value.dtype or 0)), shape))
+    return ir.from_proto(read_with_shapes(model, shapes))  # bridge
 
 
-def has_open_batch(proto: onnx.ModelProto) -> bool:
+def has_open_batch(model: ir.Model) -> bool:
     """Whether each input leaves the number of samples open."""
-    dims = [value.type.tensor_type.shape.dim for value in inputs_of(proto.graph)]
-    return all(one and not one[0].HasField("dim_value") for one in dims)
+    return all(known and not isinstance(known[0], int) for _, known in _inputs(model))
+
+
+def _inputs(model: ir.Model) -> Iterator[tuple[ir.Value, tuple[Dim, ...]]]:
+    """The inputs that are no weights, with what is known of the shapes of tensors."""
+    for value in model.graph.inputs:
+        if not value.is_initializer():
+            yield value, (dims(value) if isinstance(value.type, ir.TensorType) else None) or ()
 
 
 class Trainable(NamedTuple):
     """A model prepared for training.
 
     Attributes:
-        proto: The model.
+        model: The model.
         loss: The loss's id.
         classes: The number of classes of the labels; None where there are no class labels.
     """
 
-    proto: onnx.ModelProto
+    model: ir.Model
     loss: str
     classes: int | None
 
 
-def trainable(proto: onnx.ModelProto, loss: str, *, evaluation: bool = False) -> Trainable:
-    """Adds a loss: ``cross_entropy`` or ``mse`` of `main_output`, or the id of a scalar.
+def trainable(given: ir.Model, loss: str, *, evaluation: bool = False) -> Trainable:
+    """Adds a loss to a copy: ``cross_entropy`` or ``mse`` of `main_output`, or a scalar's id.
 
     Batch normalisation that was exported for inference is switched to training. Where the model
     ends with a softmax, cross entropy takes the scores before it, as it has a softmax of its own.
@@ -107,11 +106,12 @@ def trainable(proto: onnx.ModelProto, loss: str, *, evaluation: bool = False) ->
     Raises:
         popart_exception: There is no such loss, or the model cannot be trained.
     """
-    if not evaluation and is_quantized(proto):
+    if not evaluation and is_quantized(ir.to_proto(given)):  # bridge
         from popdist_onnx.transforms.quantization import require_known_kernels
 
-        require_known_kernels(proto)
-    model = load(proto)
+        require_known_kernels(ir.to_proto(given))  # bridge
+    model = load(given)
+    output = main_output(given)
     if not evaluation and any(
         one.op_type == "BatchNormalization" for one in model.graph.all_nodes()
     ):
@@ -119,11 +119,11 @@ def trainable(proto: onnx.ModelProto, loss: str, *, evaluation: bool = False) ->
 
         train_statistics(model)
     if loss in LOSSES:
-        _require_shape(proto, _value(model, main_output(proto)))
+        _require_shape(given, _value(model, output))
     reduction: Reduction = "none" if evaluation else "mean"
     classes = None
     if loss == "cross_entropy":
-        scores = _scores(_value(model, main_output(proto)))
+        scores = _scores(_value(model, output))
         known = dims(scores) or ()
         if len(known) < _RANK_OF_SCORES or not isinstance(known[1], int):
             raise popart_exception(
@@ -136,7 +136,7 @@ def trainable(proto: onnx.ModelProto, loss: str, *, evaluation: bool = False) ->
         classes = known[1]
         add_cross_entropy(model, str(scores.name), LABELS, reduction)
     elif loss == "mse":
-        add_squared_error(model, main_output(proto), LABELS, reduction)
+        add_squared_error(model, output, LABELS, reduction)
     elif not _has(model, loss):
         raise popart_exception(
             "PD579",
@@ -144,10 +144,10 @@ def trainable(proto: onnx.ModelProto, loss: str, *, evaluation: bool = False) ->
             accepted=f"{', '.join(LOSSES)}, or the id of a scalar tensor of the model",
             hint=did_you_mean(loss, LOSSES, shown="'{}'"),
         )
-    return Trainable(to_proto(model), "loss" if loss in LOSSES else loss, classes)
+    return Trainable(model, "loss" if loss in LOSSES else loss, classes)
 
 
-def _require_shape(proto: onnx.ModelProto, output: ir.Value) -> None:
+def _require_shape(model: ir.Model, output: ir.Value) -> None:
     """Refuses a model whose labels, which are like its output, would have an unknown shape."""
     known = dims(output)
     if known is None or not all(isinstance(one, int) for one in known):
@@ -156,21 +156,21 @@ def _require_shape(proto: onnx.ModelProto, output: ir.Value) -> None:
             f"the shape of output {output.name} is not known, and labels need the same shape",
             value=None if known is None else ["?" if one is None else one for one in known],
             accepted="an output whose shape follows from the shapes of the inputs",
-            hint=_hint_of_classical(proto)
+            hint=_hint_of_classical(model)
             or "fix the open dimensions in the file; onnx.shape_inference shows where shapes end",
         )
 
 
-def hint_of_weights(proto: onnx.ModelProto) -> str:
+def hint_of_weights(model: ir.Model) -> str:
     """Where the weights of a file that has none to train may be."""
-    return _hint_of_classical(proto) or (
+    return _hint_of_classical(model) or (
         "a model exported with its parameters as inputs needs them as initializers: "
         "torch.onnx.export(..., export_params=True)"
     )
 
 
-def _hint_of_classical(proto: onnx.ModelProto) -> str | None:
-    classical = sorted({one.op_type for one in proto.graph.node if one.domain == "ai.onnx.ml"})
+def _hint_of_classical(model: ir.Model) -> str | None:
+    classical = sorted({one.op_type for one in model.graph if one.domain == "ai.onnx.ml"})
     return (
         f"{', '.join(classical)} of ai.onnx.ml hold their coefficients as attributes, which are "
         "not trained: convert a network (for example an MLPClassifier) or a linear model"
@@ -180,23 +180,22 @@ def _hint_of_classical(proto: onnx.ModelProto) -> str | None:
 
 
 def mark_frozen(
-    proto: onnx.ModelProto,
+    model: ir.Model,
     patterns: str | Iterable[str],
     train: str | Iterable[str] | None = None,
 ) -> None:
     """Records in a model which weights are not trained; earlier records stay.
 
     Args:
-        proto: The model.
+        model: The model, changed in place.
         patterns: Names or patterns of weights that are not trained.
         train: Names or patterns of the only weights that are trained.
 
     Raises:
         ValueRangeError: A pattern fits no weight, or all weights are frozen.
     """
-    names = [tensor.name for tensor in proto.graph.initializer]
-    properties = {prop.key: prop.value for prop in proto.metadata_props}
-    frozen = dict.fromkeys(json.loads(properties.get(FROZEN, "[]")))
+    names = list(model.graph.initializers)
+    frozen = dict.fromkeys(json.loads(model.metadata_props.get(FROZEN, "[]")))
     listed = _matching("freeze", patterns, names)
     frozen.update(dict.fromkeys(listed))
     if train is not None:
@@ -210,7 +209,7 @@ def mark_frozen(
             hint="leave the last layer out",
         )
     if frozen:
-        onnx.helper.set_model_props(proto, properties | {FROZEN: json.dumps(list(frozen))})
+        model.metadata_props[FROZEN] = json.dumps(list(frozen))
 
 
 def _matching(setting: str, patterns: str | Iterable[str], names: list[str]) -> list[str]:
@@ -234,40 +233,29 @@ def _matching(setting: str, patterns: str | Iterable[str], names: list[str]) -> 
     return every
 
 
-def stated_loss(proto: onnx.ModelProto) -> str | None:
+def stated_loss(model: ir.Model) -> str | None:
     """The loss that a model was exported for; None where the model has no such record."""
-    return next((one.value for one in proto.metadata_props if one.key == LOSS_KIND), None)
+    return model.metadata_props.get(LOSS_KIND)
 
 
-def main_output(proto: onnx.ModelProto) -> str:
+def main_output(model: ir.Model) -> str:
     """The output that labels are compared with: the first one of floating-point numbers.
 
     A classifier of scikit-learn has whole numbers, the labels, before its probabilities.
     """
-    outputs = proto.graph.output
-    floats = [one for one in outputs if one.type.tensor_type.elem_type in FLOATING]
+    outputs = model.graph.outputs
+    tensors = [one for one in outputs if isinstance(one.type, ir.TensorType)]
+    floats = [one for one in tensors if one.dtype in FLOATING]
     return str((floats or outputs)[0].name)
 
 
-def without_labels(proto: onnx.ModelProto) -> onnx.ModelProto:
+def without_labels(model: ir.Model) -> ir.Model:
     """What a model with a loss of its own computes of samples alone; a copy, where labels go."""
-    if all(value.name != LABELS for value in proto.graph.input):
-        return proto
-    output = main_output(proto)
-    needed, kept = {output}, []
-    for node in reversed(proto.graph.node):
-        if needed.intersection(node.output):
-            kept.append(node)
-            needed.update(names_read(node))
-    if LABELS in needed:
-        return proto
-    rest = onnx.ModelProto()
-    rest.CopyFrom(proto)
-    graph = rest.graph
-    del graph.node[:], graph.input[:], graph.output[:]
-    graph.node.extend(kept[::-1])
-    graph.input.extend(one for one in proto.graph.input if one.name != LABELS)
-    graph.output.extend(one for one in proto.graph.output if one.name == output)
+    rest = clone(model)
+    labels = next((value for value in rest.graph.inputs if value.name == LABELS), None)
+    if labels is None or labels in keep_only(rest.graph, [_value(rest, main_output(rest))]):
+        return model
+    rest.graph.inputs.remove(labels)
     return rest
 
 
@@ -311,44 +299,37 @@ _WEIGHTS = {
 """The inputs of operators where nothing but a weight is expected."""
 
 
-def with_stored_fills(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Makes weights of layers that ``ConstantOfShape`` nodes fill initializers, in a copy."""
-    graph = proto.graph
-    shapes = {one.name: one for one in graph.initializer if one.data_type == onnx.TensorProto.INT64}
-    users: dict[str, list[bool]] = {}
-    for node in graph.node:
-        for index, name in enumerate(node.input):
-            users.setdefault(name, []).append(index in _WEIGHTS.get(node.op_type, ()))
-    outputs = {value.name for value in graph.output}
-    fills = [
-        node
-        for node in graph.node
-        if node.op_type == "ConstantOfShape"
-        and node.input[0] in shapes
-        and node.output[0] not in outputs
-        and all(users.get(node.output[0], [False]))
-    ]
-    return _stored(proto, fills, shapes) if fills else proto
-
-
-def _stored(
-    proto: onnx.ModelProto, fills: list[onnx.NodeProto], shapes: Mapping[str, onnx.TensorProto]
-) -> onnx.ModelProto:
+def with_stored_fills(model: ir.Model) -> None:
+    """Makes weights of layers that ``ConstantOfShape`` nodes fill initializers, in place."""
+    fills = [node for node in model.graph if node.op_type == "ConstantOfShape" and _is_weight(node)]
+    if not fills:
+        return
     logger.warning(
         "%d weights of the model are no initializers but fills of one number; they are stored as "
         "weights, and start from that number",
         len(fills),
     )
-    stored = onnx.ModelProto()
-    stored.CopyFrom(proto)
-    names = {node.output[0] for node in fills}
-    kept = [node for node in stored.graph.node if not names & set(node.output)]
-    del stored.graph.node[:]
-    stored.graph.node.extend(kept)
     for node in fills:
-        shape = tuple(numpy_helper.to_array(shapes[node.input[0]]))
-        values = [numpy_helper.to_array(one.t) for one in node.attribute if one.name == "value"]
-        number = values[0].reshape(()) if values else np.float32(0)
-        content = np.full(shape, number)
-        stored.graph.initializer.append(numpy_helper.from_array(content, node.output[0]))
-    return stored
+        (fill,), (shape,) = node.outputs, node.inputs
+        lengths = None if shape is None else stored(shape)
+        number = node.attributes.get_tensor("value")
+        array = np.zeros(lengths if lengths is not None else (), np.float32)
+        if number is not None:
+            array = np.full_like(array, number.numpy().reshape(()), number.dtype.numpy())
+        name, fill.name = str(fill.name), None
+        weight = add_initializer(model.graph, name, array)
+        ir.convenience.replace_all_uses_with(fill, weight)
+        model.graph.remove(node, safe=True)
+
+
+def _is_weight(fill: ir.Node) -> bool:
+    """Whether the file has the shape of a filled tensor that layers read as weights only."""
+    value, shape = fill.outputs[0], fill.inputs[0]
+    return (
+        shape is not None
+        and shape.is_initializer()
+        and shape.dtype == ir.DataType.INT64
+        and not value.is_graph_output()
+        and bool(value.uses())
+        and all(index in _WEIGHTS.get(user.op_type, ()) for user, index in value.uses())
+    )

@@ -19,8 +19,6 @@ from popdist_onnx.transforms.quantization import pair_quantization, stored_integ
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    import onnx
-
 _SHOWN = 3
 
 
@@ -49,42 +47,33 @@ def training_summary(model: ir.Model) -> str:
     )
 
 
-def weight_summary(proto: onnx.ModelProto, trained: Collection[str]) -> str:
+def weight_summary(model: ir.Model, trained: Collection[str]) -> str:
     """A table of weights, with counts of trained and other elements.
 
     Weights are floating-point initializers, and those that quantized models store as whole numbers.
     """
-    properties = {prop.key: prop.value for prop in proto.metadata_props}
-    frozen = json.loads(properties.get(names.FROZEN, "[]"))
-    statistics = {
-        name
-        for node in proto.graph.node
-        if node.op_type == "BatchNormalization"
-        for name in node.input[3:5]
-    }
+    frozen = json.loads(model.metadata_props.get(names.FROZEN, "[]"))
     rows, counts = [], {True: 0, False: 0}
-    readers = _readers(proto)
-    whole = set(stored_integers(proto))
-    for tensor in proto.graph.initializer:
-        kind = ir.DataType(tensor.data_type)
-        if tensor.name in whole:
-            counts[False] += prod(tensor.dims)
-            says = "not trained: stored as whole numbers"
-            rows.append((tensor.name, f"{kind.name} {list(tensor.dims)}", says))
-        if not kind.is_floating_point():
+    whole = set(stored_integers(ir.to_proto(model)))  # bridge
+    for name, weight in model.graph.initializers.items():
+        if name in whole:
+            counts[False] += _elements([weight])
+            rows.append((name, _described(weight), "not trained: stored as whole numbers"))
+        if weight.dtype is None or not weight.dtype.is_floating_point():
             continue
-        counts[tensor.name in trained] += prod(tensor.dims)
-        if tensor.name in trained:
+        counts[name in trained] += _elements([weight])
+        if name in trained:
             says = "trained"
-        elif tensor.name in statistics:
+        elif any(_is_statistic(*use) for use in weight.uses()):
             says = "running statistic"
-        elif tensor.name in frozen:
+        elif name in frozen:
             says = "frozen"
         else:
             says = "not trained: a constant, or without a gradient"
-        if tensor.name.startswith(_GENERATED) and tensor.name in readers:
-            says += f"; read by {readers[tensor.name]}"
-        rows.append((tensor.name, f"{kind.name} {list(tensor.dims)}", says))
+        if name.startswith(_GENERATED) and weight.uses():
+            reader = weight.consumers()[0]
+            says += f"; read by {reader.name or reader.op_type}"
+        rows.append((name, _described(weight), says))
     total = f"{counts[True]:,} numbers are trained, {counts[False]:,} are not"
     return table(("Weight", "Type and shape", ""), rows) + "\n" + total
 
@@ -92,14 +81,11 @@ def weight_summary(proto: onnx.ModelProto, trained: Collection[str]) -> str:
 _GENERATED = ("onnx::", "val_")
 """How names begin that exporters give to weights which they have rewritten."""
 
+_STATISTICS = (3, 4)
 
-def _readers(proto: onnx.ModelProto) -> dict[str, str]:
-    """The first node that reads each value, by the node's name."""
-    found: dict[str, str] = {}
-    for node in proto.graph.node:
-        for name in node.input:
-            found.setdefault(name, node.name or node.op_type)
-    return found
+
+def _is_statistic(node: ir.Node, index: int) -> bool:
+    return node.op_type == "BatchNormalization" and index in _STATISTICS
 
 
 def operator_report(model: ir.Model) -> tuple[str, bool]:

@@ -13,7 +13,7 @@ from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx
+import onnx_ir as ir
 from tqdm import tqdm
 
 from popdist.checks import is_enabled
@@ -22,7 +22,7 @@ from popdist.nearest import did_you_mean
 from popdist.recording import recording
 from popdist_onnx.checks import PARTS
 from popdist_onnx.errors import ArgumentError, ValueRangeError, popart_exception
-from popdist_onnx.graph.exporters import freeze_constants, with_linear_weights, with_single_biases
+from popdist_onnx.graph.exporters import freeze_constants, with_linear_weights
 from popdist_onnx.graph.large_files import has_large_content, moved_to_file, write_model
 from popdist_onnx.graph.load import read
 from popdist_onnx.graph.names import reserved_prefix
@@ -37,7 +37,6 @@ from popdist_onnx.training.model import (
     main_output,
     mark_frozen,
     stated_loss,
-    with_batch,
     with_stored_fills,
     without_labels,
 )
@@ -51,7 +50,7 @@ from popdist_onnx.training.settings import (
     require_seed,
 )
 from popdist_onnx.training.sources import gathered, source_of
-from popdist_onnx.training.updates import Epochs, Updates
+from popdist_onnx.training.updates import Epochs, Updates, sized
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -140,7 +139,7 @@ class Trainer:
                 hint="from_torch(module, inputs, loss=function, example_labels=labels) exports a "
                 "function with the module",
             )
-        self._original = with_stored_fills(with_linear_weights(self._own(model)))
+        self._original = self._own(model)
         mark_frozen(self._original, freeze, train)
         self._loss_kind = loss or stated_loss(self._original) or "cross_entropy"
         self._metrics: dict[str, Metric] = {}
@@ -173,7 +172,7 @@ class Trainer:
 
         return [
             PartsProbe(
-                lambda samples: with_batch(with_single_biases(self._original), samples),
+                lambda samples: sized(self._original, samples),
                 self._loss_kind,
                 self._layout.batch,
                 self.trained,
@@ -253,7 +252,7 @@ class Trainer:
             raise popart_exception(
                 "PD545",
                 "the model has no weights to train",
-                value=[tensor.name for tensor in self._original.graph.initializer][:12],
+                value=list(self._original.graph.initializers)[:12],
                 accepted="floating-point initializers that reach the loss and are not frozen",
                 hint=hint_of_weights(self._original),
             )
@@ -382,7 +381,7 @@ class Trainer:
                 " and ".join(found),
             )
         model = in_inference_mode(self._original) if inference else self._original
-        write_model(model, self._present(), Path(path))
+        write_model(ir.to_proto(model), self._present(), Path(path))  # bridge
 
     def save_checkpoint(self, path: str | PathLike[str]) -> None:
         """Writes all that `resume` needs: weights, optimizer state, random streams, history.
@@ -396,7 +395,7 @@ class Trainer:
         if not self._job.first:
             return
         self.session.properties[_CHECKPOINT] = json.dumps(self._epochs.state())
-        self.session.write_variables(self._original, path)
+        self.session.write_variables(ir.to_proto(self._original), path)  # bridge
 
     def resume(self, path: str | PathLike[str]) -> None:
         """Resumes where a checkpoint was written; every instance calls it.
@@ -456,7 +455,7 @@ class Trainer:
     @property
     def metadata(self) -> dict[str, str]:
         """The notes in the model's file, by key."""
-        return {one.key: one.value for one in self._original.metadata_props}
+        return dict(self._original.metadata_props)
 
     @property
     def trained(self) -> list[str]:
@@ -474,20 +473,20 @@ class Trainer:
 
         return weight_summary(self._original, self.trained)
 
-    def _own(self, source: Source) -> onnx.ModelProto:
+    def _own(self, source: Source) -> ir.Model:
         """A model of the trainer's own; large weights lie in a file while the trainer lives."""
-        proto = read(source)
-        if not has_large_content(proto):
-            if proto is source:  # stays as it is
-                proto = onnx.ModelProto()
-                proto.CopyFrom(source)
-        else:
+        proto = read(source)  # bridge
+        if has_large_content(proto):
             folder = mkdtemp(prefix="popdist-onnx-")
             weakref.finalize(self, _remove, folder, os.getpid())
             proto = moved_to_file(proto, Path(folder))
+        if proto is source:  # bridge
+            proto = ir.to_proto(ir.from_proto(proto))
         freeze_constants(proto)
-        _remove_state(proto)
-        return proto
+        model = ir.from_proto(with_linear_weights(proto))  # bridge
+        _remove_state(model)
+        with_stored_fills(model)
+        return model
 
     def _divisors_of(self, of: Updates, step: Mapping[str, Array]) -> Mapping[str, Array]:
         if of is self._usual:
@@ -532,21 +531,21 @@ class Trainer:
     def _present(self) -> dict[str, Array]:
         """The weights in their memory; the next update changes them."""
         state = self.session.prepared_engine("weights").state
-        names = [tensor.name for tensor in self._original.graph.initializer]
+        names = self._original.graph.initializers
         return {name: state.read(name) for name in names if name in state}
 
     def _read_checkpoint(self, path: str | PathLike[str]) -> dict[str, Any]:
         """The state in a file, whose weights become the host's; an error is returned as a text."""
         try:
-            proto = read(path)
-            properties = {prop.key: prop.value for prop in proto.metadata_props}
+            model = ir.from_proto(read(path))  # bridge
+            properties = model.metadata_props
             if _CHECKPOINT not in properties:
                 return {"error": "the file is no checkpoint: write it with save_checkpoint"}
-            stored = {tensor.name for tensor in proto.graph.initializer}
+            stored = model.graph.initializers
             missing = [name for name in self.session.saved_variables if name not in stored]
             if missing:
                 return {"error": f"the checkpoint has no {missing[0]}: its optimizer was another"}
-            self.session.resetHostWeights(proto)
+            self.session.resetHostWeights(model)
         except popart_exception as error:
             return {"error": error.what, "seen": error.value}
         words = properties.get(RANDOM_STATE, "0 0").split()
@@ -598,16 +597,15 @@ def _keywords(function: Callable[..., Any]) -> list[inspect.Parameter]:
     return [one for one in given if one.kind is inspect.Parameter.KEYWORD_ONLY]
 
 
-def _remove_state(proto: onnx.ModelProto) -> None:
+def _remove_state(model: ir.Model) -> None:
     """Makes a model of a checkpoint: what updates and `Trainer.resume` read goes."""
-    properties = {one.key: one.value for one in proto.metadata_props}
-    if _CHECKPOINT not in properties:
+    if _CHECKPOINT not in model.metadata_props:
         return
-    kept = [one for one in proto.graph.initializer if not reserved_prefix(one.name)]
-    del proto.graph.initializer[:], proto.metadata_props[:]
-    proto.graph.initializer.extend(kept)
-    rest = {name: properties[name] for name in properties.keys() - {_CHECKPOINT, RANDOM_STATE}}
-    onnx.helper.set_model_props(proto, rest)
+    for name in list(model.graph.initializers):
+        if reserved_prefix(name):
+            del model.graph.initializers[name]
+    for key in (_CHECKPOINT, RANDOM_STATE):
+        model.metadata_props.pop(key, None)
 
 
 def _remove(folder: str, owner: int) -> None:

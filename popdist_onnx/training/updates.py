@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import onnx_ir as ir
+
 from popdist.metrics import note_step
 from popdist_onnx.errors import popart_exception
 from popdist_onnx.graph.exporters import with_single_biases
@@ -21,8 +23,6 @@ from popdist_onnx.types.session_options import SessionOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-
-    import onnx
 
     from popdist_onnx.optimizers.optimizer import Optimizer
     from popdist_onnx.training.data import Layout
@@ -52,7 +52,7 @@ class Updates:
 
     def __init__(
         self,
-        original: onnx.ModelProto,
+        original: ir.Model,
         loss_kind: str,
         optimizer: Optimizer,
         layout: Layout,
@@ -61,13 +61,13 @@ class Updates:
         name: str = "training",
     ) -> None:
         self.layout = layout
-        with sound(original):
-            self.model = with_batch(with_single_biases(original), layout.batch)
-            proto, self.loss, classes = trainable(self.model, loss_kind)
-            self.data = Data.of(proto, classes)
-            self.divisors = _divisors(proto, self.loss, layout, original)
+        with sound(ir.to_proto(original)):  # bridge
+            self.model = sized(original, layout.batch)
+            model, self.loss, classes = trainable(self.model, loss_kind)
+            self.data = Data.of(model, classes)
+            self.divisors = _divisors(model, self.loss, layout, original)
         self.session = TrainingSession(
-            proto,
+            model,
             DataFlow(1, {self.loss: AnchorReturnType("All")}),
             self.loss,
             optimizer,
@@ -96,6 +96,12 @@ class Updates:
                 mine.state.write(name, its.state.read(name))
 
 
+def sized(original: ir.Model, batch: int) -> ir.Model:
+    """A copy of a model for a number of samples, with the biases that are to be trained."""
+    biased = ir.from_proto(with_single_biases(ir.to_proto(original)))  # bridge
+    return with_batch(biased, batch)
+
+
 class OnePart:
     """In place of `Divisors` where an update has one micro-batch: the loss is that of the whole."""
 
@@ -111,14 +117,12 @@ class OnePart:
         return {}
 
 
-def _divisors(
-    proto: onnx.ModelProto, loss: str, layout: Layout, original: onnx.ModelProto
-) -> Divisors | OnePart:
+def _divisors(model: ir.Model, loss: str, layout: Layout, original: ir.Model) -> Divisors | OnePart:
     if layout.parts == 1:
         return OnePart()
     from popdist_onnx.training.divisors import Divisors
 
-    return Divisors(proto, loss, layout, original)
+    return Divisors(model, loss, layout, original)
 
 
 def _options(layout: Layout, *, check_finite: bool) -> SessionOptions:

@@ -2,6 +2,7 @@
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 import torch
 from onnx import numpy_helper, parser
@@ -109,9 +110,9 @@ def test_the_bias_of_keras_trains_once(kind, producer, both, tmp_path, caplog):
 
 
 def test_a_session_of_such_a_file_warns_of_the_second_bias(caplog):
-    proto, loss, _ = trainable(with_batch(model(), ROWS), "mse")
+    prepared, loss, _ = trainable(with_batch(ir.from_proto(model()), ROWS), "mse")
     popdist_onnx.TrainingSession(
-        proto,
+        prepared,
         popdist_onnx.DataFlow(1, {loss: popdist_onnx.AnchorReturnType("All")}),
         loss,
         popdist_onnx.SGD({"defaultLearningRate": (0.1, False)}),
