@@ -126,6 +126,13 @@ CASES = {
         Y,
         None,
     ),
+    "roots of the parts of a mean": (
+        lambda o, y: sum(
+            one.sum() for one in map(torch.sqrt, ((o - y) ** 2).mean(0).split([1, 2]))
+        ),
+        Y,
+        None,
+    ),
     "selected samples": (lambda o, y: ((o - y) ** 2)[y > 0.5].mean(), Y, None),
     "selected labels, of which a part has none": (
         lambda o, y: functional.cross_entropy(o[y >= 0], y[y >= 0]),
