@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import onnx_ir as ir  # bridge
+
 from popdist_onnx.errors import popart_exception
 from popdist_onnx.graph.load import load, read
 from popdist_onnx.graph.load import save as save_model
@@ -69,13 +71,15 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _graph(given: argparse.Namespace) -> int:
-    source = with_stored_fills(read(given.model))
+    source = with_stored_fills(ir.to_proto(read(given.model)))  # bridge
     proto, loss, _ = trainable(with_batch(source, given.batch_size), given.loss)
     options = SessionOptions()
     options.enableGradientAccumulation = given.accumulation > 1
     options.accumulationFactor = given.accumulation
     options.hostAllReduce = given.host_allreduce
-    model = training_graph(proto, loss, optimizer_of(given.optimizer, given.lr), options)
+    model = training_graph(
+        ir.from_proto(proto), loss, optimizer_of(given.optimizer, given.lr), options
+    )
     path = given.output or given.model.with_suffix(".training.onnx")
     save_model(model, path)
     print(training_summary(model))  # noqa: T201 - as above

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 from onnx import numpy_helper
 
 from popdist.nearest import did_you_mean
@@ -25,8 +26,6 @@ from popdist_onnx.types.tensor_info import DataType, InputShapeInfo, TensorInfo
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-    import onnx_ir as ir
 
     from popdist_onnx.transforms.loss import Reduction
 
@@ -52,7 +51,7 @@ def with_batch(source: object, batch_size: int) -> onnx.ModelProto:
     Raises:
         popart_exception: Another dimension is open, or the first one is another number.
     """
-    proto = read(source)  # type: ignore[arg-type]
+    proto = ir.to_proto(read(source))  # type: ignore[arg-type]  # bridge
     shapes = InputShapeInfo()
     for value in inputs_of(proto.graph):
         dims = value.type.tensor_type.shape.dim
@@ -74,7 +73,7 @@ def with_batch(source: object, batch_size: int) -> onnx.ModelProto:
             )
         dtype = DataType.from_onnx(value.type.tensor_type.elem_type)
         shapes.add(value.name, TensorInfo(dtype, [batch_size, *(int(d or 0) for d in rest)]))
-    return read_with_shapes(proto, shapes)
+    return ir.to_proto(read_with_shapes(proto, shapes))  # bridge
 
 
 def has_open_batch(proto: onnx.ModelProto) -> bool:
@@ -107,10 +106,10 @@ def trainable(proto: onnx.ModelProto, loss: str, *, evaluation: bool = False) ->
     Raises:
         popart_exception: There is no such loss, or the model cannot be trained.
     """
-    if not evaluation and is_quantized(proto):
+    if not evaluation and is_quantized(ir.from_proto(proto)):  # bridge
         from popdist_onnx.transforms.quantization import require_known_kernels
 
-        require_known_kernels(proto)
+        require_known_kernels(ir.from_proto(proto))  # bridge
     model = load(proto)
     if not evaluation and any(
         one.op_type == "BatchNormalization" for one in model.graph.all_nodes()

@@ -64,7 +64,7 @@ def weight_summary(proto: onnx.ModelProto, trained: Collection[str]) -> str:
     }
     rows, counts = [], {True: 0, False: 0}
     readers = _readers(proto)
-    whole = set(stored_integers(proto))
+    whole = set(stored_integers(ir.from_proto(proto)))
     for tensor in proto.graph.initializer:
         kind = ir.DataType(tensor.data_type)
         if tensor.name in whole:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir  # bridge
 
 from popdist_onnx.errors import ArgumentError, ValueRangeError, popart_exception
 from popdist_onnx.graph.compat import graphs_within
@@ -166,7 +167,7 @@ def to_torch(trained: Trainer | Source, module: torch.nn.Module) -> torch.nn.Mod
     if isinstance(trained, Trainer):
         weights, properties = trained.weights, trained.metadata
     else:
-        proto = read(trained)
+        proto = ir.to_proto(read(trained))  # bridge
         weights = {one.name: content(one) for one in proto.graph.initializer}
         properties = {one.key: one.value for one in proto.metadata_props}
     unused = json.loads(properties.get(UNUSED, "[]"))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 from tqdm import tqdm
 
 from popdist.checks import is_enabled
@@ -22,10 +23,11 @@ from popdist.nearest import did_you_mean
 from popdist.recording import recording
 from popdist_onnx.checks import PARTS
 from popdist_onnx.errors import ArgumentError, ValueRangeError, popart_exception
-from popdist_onnx.graph.exporters import freeze_constants, with_linear_weights, with_single_biases
+from popdist_onnx.graph.exporters import freeze_constants, with_linear_weights
 from popdist_onnx.graph.large_files import has_large_content, moved_to_file, write_model
 from popdist_onnx.graph.load import read
 from popdist_onnx.graph.names import reserved_prefix
+from popdist_onnx.graph.passes import sound  # bridge
 from popdist_onnx.session.training import RANDOM_STATE
 from popdist_onnx.training.callbacks import History, callbacks_of
 from popdist_onnx.training.data import Array, Data, Layout, sample_count, updates_of
@@ -51,7 +53,7 @@ from popdist_onnx.training.settings import (
     require_seed,
 )
 from popdist_onnx.training.sources import gathered, source_of
-from popdist_onnx.training.updates import Epochs, Updates
+from popdist_onnx.training.updates import Epochs, Updates, _with_single_biases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -140,7 +142,7 @@ class Trainer:
                 hint="from_torch(module, inputs, loss=function, example_labels=labels) exports a "
                 "function with the module",
             )
-        self._original = with_stored_fills(with_linear_weights(self._own(model)))
+        self._original = with_stored_fills(self._own(model))
         mark_frozen(self._original, freeze, train)
         self._loss_kind = loss or stated_loss(self._original) or "cross_entropy"
         self._metrics: dict[str, Metric] = {}
@@ -173,7 +175,7 @@ class Trainer:
 
         return [
             PartsProbe(
-                lambda samples: with_batch(with_single_biases(self._original), samples),
+                lambda samples: with_batch(_with_single_biases(self._original), samples),  # bridge
                 self._loss_kind,
                 self._layout.batch,
                 self.trained,
@@ -382,7 +384,7 @@ class Trainer:
                 " and ".join(found),
             )
         model = in_inference_mode(self._original) if inference else self._original
-        write_model(model, self._present(), Path(path))
+        write_model(ir.from_proto(model), self._present(), Path(path))  # bridge
 
     def save_checkpoint(self, path: str | PathLike[str]) -> None:
         """Writes all that `resume` needs: weights, optimizer state, random streams, history.
@@ -396,7 +398,7 @@ class Trainer:
         if not self._job.first:
             return
         self.session.properties[_CHECKPOINT] = json.dumps(self._epochs.state())
-        self.session.write_variables(self._original, path)
+        self.session.write_variables(ir.from_proto(self._original), path)  # bridge
 
     def resume(self, path: str | PathLike[str]) -> None:
         """Resumes where a checkpoint was written; every instance calls it.
@@ -476,16 +478,15 @@ class Trainer:
 
     def _own(self, source: Source) -> onnx.ModelProto:
         """A model of the trainer's own; large weights lie in a file while the trainer lives."""
-        proto = read(source)
-        if not has_large_content(proto):
-            if proto is source:  # stays as it is
-                proto = onnx.ModelProto()
-                proto.CopyFrom(source)
-        else:
+        model = read(source)
+        if has_large_content(model):
             folder = mkdtemp(prefix="popdist-onnx-")
             weakref.finalize(self, _remove, folder, os.getpid())
-            proto = moved_to_file(proto, Path(folder))
-        freeze_constants(proto)
+            model = moved_to_file(model, Path(folder))
+        freeze_constants(model)
+        with_linear_weights(model)
+        with sound(model):  # bridge
+            proto: onnx.ModelProto = ir.to_proto(model)
         _remove_state(proto)
         return proto
 
@@ -538,7 +539,7 @@ class Trainer:
     def _read_checkpoint(self, path: str | PathLike[str]) -> dict[str, Any]:
         """The state in a file, whose weights become the host's; an error is returned as a text."""
         try:
-            proto = read(path)
+            proto = ir.to_proto(read(path))  # bridge
             properties = {prop.key: prop.value for prop in proto.metadata_props}
             if _CHECKPOINT not in properties:
                 return {"error": "the file is no checkpoint: write it with save_checkpoint"}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import onnx_ir as ir  # bridge
+
 from popdist.metrics import note_step
 from popdist_onnx.errors import popart_exception
 from popdist_onnx.graph.exporters import with_single_biases
@@ -62,7 +64,7 @@ class Updates:
     ) -> None:
         self.layout = layout
         with sound(original):
-            self.model = with_batch(with_single_biases(original), layout.batch)
+            self.model = with_batch(_with_single_biases(original), layout.batch)
             proto, self.loss, classes = trainable(self.model, loss_kind)
             self.data = Data.of(proto, classes)
             self.divisors = _divisors(proto, self.loss, layout, original)
@@ -94,6 +96,12 @@ class Updates:
             # Between updates accumulators are zero, and only some layouts have them.
             if name in its.state and not name.startswith(ACCUMULATOR):
                 mine.state.write(name, its.state.read(name))
+
+
+def _with_single_biases(proto: onnx.ModelProto) -> onnx.ModelProto:  # bridge
+    model = ir.from_proto(proto)
+    with_single_biases(model)
+    return ir.to_proto(model)
 
 
 class OnePart:
