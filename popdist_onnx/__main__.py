@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import onnx_ir as ir
-
 from popdist_onnx.errors import popart_exception
 from popdist_onnx.graph.load import load, read
 from popdist_onnx.graph.load import save as save_model
@@ -71,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _graph(given: argparse.Namespace) -> int:
-    source = ir.from_proto(read(given.model))  # bridge
+    source = read(given.model)
     with_stored_fills(source)
     prepared, loss, _ = trainable(with_batch(source, given.batch_size), given.loss)
     options = SessionOptions()
@@ -79,7 +77,7 @@ def _graph(given: argparse.Namespace) -> int:
     options.accumulationFactor = given.accumulation
     options.hostAllReduce = given.host_allreduce
     optimizer = optimizer_of(given.optimizer, given.lr)
-    model = training_graph(ir.to_proto(prepared), loss, optimizer, options)  # bridge
+    model = training_graph(prepared, loss, optimizer, options)
     path = given.output or given.model.with_suffix(".training.onnx")
     save_model(model, path)
     print(training_summary(model))  # noqa: T201 - as above

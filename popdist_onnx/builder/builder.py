@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 
 from popdist_onnx.builder import annotations as key
 from popdist_onnx.builder.attributes import plain_attribute
@@ -28,7 +27,6 @@ from popdist_onnx.builder.onnx_methods import ai_onnx
 from popdist_onnx.errors import ArgumentError, OptionError, ValueRangeError
 from popdist_onnx.graph.compat import OLDEST_OPSET, newest_opset
 from popdist_onnx.graph.load import BuiltModel, read
-from popdist_onnx.graph.passes import sound
 from popdist_onnx.graph.values import static
 from popdist_onnx.types.tensor_info import DataType, InputSettings, TensorInfo
 
@@ -36,6 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from contextlib import AbstractContextManager
     from os import PathLike
+
+    import onnx_ir as ir
 
     from popdist_onnx.builder.methods import OperatorSet
 
@@ -107,11 +107,9 @@ class Builder:
             self._take(modelProtoOrFilename)
 
     def _take(self, source: bytes | str | PathLike[str]) -> None:
-        proto = read(source)
-        for imported in proto.opset_import:
-            self._writer.use_opset(imported.domain or "ai.onnx", imported.version)
-        with sound(proto):
-            model = ir.from_proto(proto)
+        model = read(source)
+        for domain, version in model.opset_imports.items():
+            self._writer.use_opset(domain or "ai.onnx", version)
         self._writer.metadata.update(model.metadata_props)
         self._writer.continue_graph(model.graph)
 

@@ -1,15 +1,14 @@
-"""Differences between releases of onnx and onnx-ir, and the replacement of values."""
+"""Differences between releases of onnx and onnx-ir, copies of models, and replaced values."""
 
 from __future__ import annotations
 
-from copy import copy
 from typing import TYPE_CHECKING
 
 import onnx
 import onnx_ir as ir
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 
 FLOATING = (
@@ -40,32 +39,29 @@ def newest_opset() -> int:
 def subgraphs(node: ir.Node) -> Iterator[ir.Graph]:
     """The graphs that a node holds in its attributes."""
     for attribute in node.attributes.values():
-        if attribute.type == ir.AttributeType.GRAPH:
-            yield attribute.as_graph()
-        elif attribute.type == ir.AttributeType.GRAPHS:
-            yield from attribute.as_graphs()
+        yield from graphs_in(attribute)
 
 
-def graphs_of(node: onnx.NodeProto) -> Iterator[tuple[str, onnx.GraphProto]]:
-    """The graphs that a node of a file holds, with the names of their attributes."""
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.name, attribute.g
-        yield from ((attribute.name, graph) for graph in attribute.graphs)
-
-
-def inputs_of(graph: onnx.GraphProto) -> list[onnx.ValueInfoProto]:
-    """The inputs of a graph of a file, without initializers."""
-    stored = {tensor.name for tensor in graph.initializer}
-    return [value for value in graph.input if value.name not in stored]
+def graphs_in(attribute: ir.Attr) -> Iterator[ir.Graph]:
+    """The graphs that an attribute holds."""
+    if attribute.type == ir.AttributeType.GRAPH:
+        yield attribute.as_graph()
+    elif attribute.type == ir.AttributeType.GRAPHS:
+        yield from attribute.as_graphs()
 
 
 def graphs_within(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     """A graph of a file and all graphs inside of its nodes."""
     yield graph
     for node in graph.node:
-        for _, inner in graphs_of(node):
-            yield from graphs_within(inner)
+        yield from graphs_inside(node)
+
+
+def graphs_inside(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """All graphs inside of a node of a file."""
+    for attribute in node.attribute:
+        for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
+            yield from graphs_within(graph)
 
 
 def captured(node: ir.Node) -> list[ir.Value]:
@@ -87,80 +83,81 @@ def reads(node: ir.Node) -> list[ir.Value]:
     return [value for value in node.inputs if value is not None] + captured(node)
 
 
-# Copies. Newer releases of onnx-ir have a method for it.
-
-
-class _Twins(dict[ir.Value, ir.Value]):
-    """The copies of values, each made when it is first asked for."""
-
-    def __missing__(self, value: ir.Value) -> ir.Value:
-        twin = self[value] = ir.Value(
-            name=value.name,
-            shape=None if value.shape is None else value.shape.copy(),
-            type=copy(value.type),
-            doc_string=value.doc_string,
-            const_value=value.const_value,
-        )
-        twin.metadata_props.update(value.metadata_props)
-        twin.meta.update(value.meta)
-        return twin
+# Copies, for which only newer releases of onnx-ir have a method.
 
 
 def clone(model: ir.Model) -> ir.Model:
-    """A copy of a model without functions, which shares the content of its tensors."""
+    """A copy of a model that shares its tensors, types and shapes, which passes do not change."""
+    twins: dict[ir.Value, ir.Value] = {}
     return ir.Model(
-        _cloned(model.graph, _Twins()),
+        _cloned(model.graph, model.graph.initializers.values(), twins),
         ir_version=model.ir_version,
         producer_name=model.producer_name,
         producer_version=model.producer_version,
         domain=model.domain,
         model_version=model.model_version,
         doc_string=model.doc_string,
+        functions=[
+            ir.Function(
+                one.domain,
+                one.name,
+                one.overload,
+                graph=_cloned(one, (), twins),
+                attributes=list(one.attributes.values()),
+            )
+            for one in model.functions.values()
+        ],
         metadata_props=dict(model.metadata_props),
     )
 
 
-def _cloned(graph: ir.Graph, twins: _Twins) -> ir.Graph:
-    made = ir.Graph(
-        [twins[value] for value in graph.inputs],
-        [twins[value] for value in graph.outputs],
-        nodes=[_cloned_node(node, twins) for node in graph],
-        initializers=[twins[value] for value in graph.initializers.values()],
+def _cloned(
+    graph: ir.Graph | ir.Function, weights: Iterable[ir.Value], twins: dict[ir.Value, ir.Value]
+) -> ir.Graph:
+    def twin(value: ir.Value) -> ir.Value:
+        if value not in twins:
+            made = twins[value] = ir.Value(
+                name=value.name,
+                shape=value.shape,
+                type=value.type,
+                doc_string=value.doc_string,
+                const_value=value.const_value if value.is_initializer() else None,
+            )
+            made.metadata_props.update(value.metadata_props)
+            made.meta.update(value.meta)  # the file's annotations of quantized values
+        return twins[value]
+
+    def attribute(one: ir.Attr) -> ir.Attr:
+        if one.is_ref() or one.type not in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
+            return one
+        inner = [_cloned(each, each.initializers.values(), twins) for each in graphs_in(one)]
+        content = inner[0] if one.type == ir.AttributeType.GRAPH else inner
+        return ir.Attr(one.name, one.type, content, doc_string=one.doc_string)
+
+    return ir.Graph(
+        [twin(value) for value in graph.inputs],
+        [twin(value) for value in graph.outputs],
+        nodes=[
+            ir.Node(
+                node.domain,
+                node.op_type,
+                [None if value is None else twin(value) for value in node.inputs],
+                [attribute(one) for one in node.attributes.values()],
+                overload=node.overload,
+                outputs=[twin(value) for value in node.outputs],
+                version=node.version,
+                name=node.name,
+                doc_string=node.doc_string,
+                metadata_props=dict(node.metadata_props),
+            )
+            for node in graph
+        ],
+        initializers=[twin(value) for value in weights],
         doc_string=graph.doc_string,
         opset_imports=dict(graph.opset_imports),
         name=graph.name,
         metadata_props=dict(graph.metadata_props),
     )
-    made.meta.update(graph.meta)
-    return made
-
-
-def _cloned_node(node: ir.Node, twins: _Twins) -> ir.Node:
-    made = ir.Node(
-        node.domain,
-        node.op_type,
-        [None if value is None else twins[value] for value in node.inputs],
-        [_cloned_attribute(one, twins) for one in node.attributes.values()],
-        overload=node.overload,
-        outputs=[twins[value] for value in node.outputs],
-        version=node.version,
-        name=node.name,
-        doc_string=node.doc_string,
-        metadata_props=dict(node.metadata_props),
-    )
-    made.meta.update(node.meta)
-    return made
-
-
-def _cloned_attribute(attribute: ir.Attr, twins: _Twins) -> ir.Attr:
-    if attribute.is_ref():
-        return attribute
-    if attribute.type == ir.AttributeType.GRAPH:
-        return ir.AttrGraph(attribute.name, _cloned(attribute.as_graph(), twins))
-    if attribute.type == ir.AttributeType.GRAPHS:
-        graphs = [_cloned(graph, twins) for graph in attribute.as_graphs()]
-        return ir.AttrGraphs(attribute.name, graphs)
-    return attribute
 
 
 # Replacement of one value by another in its readers.

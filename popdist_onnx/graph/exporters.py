@@ -34,21 +34,26 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx
-from onnx import helper, numpy_helper
+import onnx_ir as ir
 
 from popdist_onnx.errors import popart_exception
-from popdist_onnx.graph.compat import FLOATING
-from popdist_onnx.graph.large_files import content
+from popdist_onnx.graph.compat import FLOATING, replace_uses
 from popdist_onnx.graph.names import FROZEN, UNBIASED
+from popdist_onnx.graph.passes import Pass
+from popdist_onnx.graph.tensor import Tape, Tensor
+from popdist_onnx.graph.values import (
+    add_shared,
+    constant_node,
+    operand,
+    put_first,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable
 
     from popdist_onnx.graph.values import Array
 
@@ -71,63 +76,76 @@ _COEFFICIENT = re.compile(r"(coef|coefficients?|intercepts?)\d*")
 _SHOWN = 6
 
 
-def untie(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Gives every `Identity` of a merged weight a weight of its own, in a copy."""
-    weights = {tensor.name: tensor for tensor in proto.graph.initializer}
-    by_torch = proto.producer_name == _PRODUCER
-    copies = {
-        node.output[0]: node.input[0]
-        for node in proto.graph.node
-        if node.op_type == "Identity"
-        and not node.domain
-        and node.input[0] in weights
-        and (_is_merge(node) if by_torch else _is_uniform(weights[node.input[0]]))
-    }
-    outputs = {value.name for value in proto.graph.output}
-    copies = {copy: weight for copy, weight in copies.items() if copy not in outputs}
-    if not copies:
-        return proto
-    changed = onnx.ModelProto()
-    changed.CopyFrom(proto)
-    kept = [node for node in changed.graph.node if node.output[0] not in copies]
-    del changed.graph.node[:]
-    changed.graph.node.extend(kept)
-    for copy, weight in copies.items():
-        changed.graph.initializer.append(weights[weight])
-        changed.graph.initializer[-1].name = copy
-    return changed
+class Untie(Pass):
+    """Gives every `Identity` of a merged weight a weight of its own."""
+
+    def change(self, model: ir.Model) -> bool:
+        """Replaces them; false where there are none."""
+        graph, by_torch = model.graph, model.producer_name == _PRODUCER
+        copies = [
+            (node, weight)
+            for node in graph
+            if (node.op_type, node.domain) == ("Identity", "")
+            and (weight := node.inputs[0]) is not None
+            and weight.name in graph.initializers
+            and (_is_merge(node) if by_torch else _is_uniform(weight))
+            and not node.outputs[0].is_graph_output()
+        ]
+        for node, weight in copies:
+            if weight.const_value is None:
+                continue
+            (copy,) = node.outputs
+            graph.remove(node)
+            node.replace_input_with(0, None)
+            twin = add_shared(graph, str(copy.name), weight.const_value)
+            replace_uses(graph, copy, twin)
+        return bool(copies)
 
 
-def freeze_constants(proto: onnx.ModelProto) -> None:
+def freeze_constants(model: ir.Model) -> None:
     """Marks constants and buffers in files of the newer exporter and of converters, in place."""
-    known = _placeholders(proto)
-    floats = [one.name for one in proto.graph.initializer if one.data_type in FLOATING]
+    known = _placeholders(model)
+    floats = _floats(model.graph)
     if known:
         fixed = [name for name in floats if f"p_{_mangled(name)}" not in known]
-    elif proto.producer_name == FROM_TENSORFLOW:
+    elif model.producer_name == FROM_TENSORFLOW:
         # Weights that the converter has rewritten have names like those of constants.
-        single = {one.name for one in proto.graph.initializer if math.prod(one.dims) == 1}
         fixed = [
             name
-            for name in floats
-            if not _VARIABLE.search(name) and (name in single or _CONSTANT.search(name))
+            for name, tensor in floats.items()
+            if not _VARIABLE.search(name) and (tensor.size == 1 or _CONSTANT.search(name))
         ]
-    elif proto.producer_name == _FROM_SCIKIT_LEARN:
+    elif model.producer_name == _FROM_SCIKIT_LEARN:
         fixed = [name for name in floats if not _COEFFICIENT.fullmatch(name)]
     else:
         return
-    properties = {one.key: one.value for one in proto.metadata_props}
-    frozen = dict.fromkeys([*json.loads(properties.get(FROZEN, "[]")), *fixed])
     if fixed and len(fixed) < len(floats):
-        onnx.helper.set_model_props(proto, properties | {FROZEN: json.dumps(list(frozen))})
+        freeze(model, fixed)
 
 
-def warn_of_lost_weights(proto: onnx.ModelProto) -> None:
+def freeze(model: ir.Model, names: Iterable[str]) -> None:
+    """Records weights as such that are not trained; earlier records stay."""
+    recorded = json.loads(model.metadata_props.get(FROZEN, "[]"))
+    model.metadata_props[FROZEN] = json.dumps(list(dict.fromkeys([*recorded, *names])))
+
+
+def _floats(graph: ir.Graph) -> dict[str, ir.TensorProtocol]:
+    contents = {name: value.const_value for name, value in graph.initializers.items()}
+    return {
+        name: one for name, one in contents.items() if one is not None and one.dtype in FLOATING
+    }
+
+
+def warn_of_lost_weights(model: ir.Model) -> None:
     """Reports what tf2onnx may have left out of a file that is about to be trained."""
-    if proto.producer_name != FROM_TENSORFLOW:
+    if model.producer_name != FROM_TENSORFLOW:
         return
-    stored = {one.name for one in proto.graph.initializer}
-    twice = any(n.op_type == "LSTM" and stored.intersection(n.input[3:4]) for n in proto.graph.node)
+    twice = any(
+        node.op_type == "LSTM"
+        and (bias := operand(node, _BIAS)) is not None
+        and bias.is_initializer()
+        for node in model.graph
+    )
     logger.warning(
         "tf2onnx leaves out biases of zeros, scales of ones and dropout, and folds batch "
         "normalisation away: what the file lacks is not trained.%s Give weights other initial "
@@ -139,15 +157,15 @@ def warn_of_lost_weights(proto: onnx.ModelProto) -> None:
     )
 
 
-def require_parameters(proto: onnx.ModelProto) -> None:
+def require_parameters(model: ir.Model) -> None:
     """Checks that a file of torch's newer exporter has each parameter that its nodes stand for.
 
     Raises:
         popart_exception: Parameters are merged with others, or folded into constants.
     """
-    stored = {f"p_{_mangled(one.name)}" for one in proto.graph.initializer}
+    stored = {f"p_{_mangled(name)}" for name in model.graph.initializers}
     lost = sorted(
-        name for name in _placeholders(proto) if name.startswith("p_") and name not in stored
+        name for name in _placeholders(model) if name.startswith("p_") and name not in stored
     )
     if lost:
         more = f" and {len(lost) - _SHOWN} more" if len(lost) > _SHOWN else ""
@@ -161,39 +179,39 @@ def require_parameters(proto: onnx.ModelProto) -> None:
         )
 
 
-def _placeholders(proto: onnx.ModelProto) -> set[str]:
+def _placeholders(model: ir.Model) -> set[str]:
     """The parameters and buffers that nodes read in the program; none where torch is not asked."""
-    if proto.producer_name != _PRODUCER or any(p.key == UNBIASED for p in proto.metadata_props):
+    if model.producer_name != _PRODUCER or UNBIASED in model.metadata_props:
         # `from_torch` has the module itself, and marks what is not trained.
         return set()
-    inputs = {value.name for value in proto.graph.input}
+    inputs = {str(value.name) for value in model.graph.inputs}
     return {
         name
-        for text in map(_fx_node, proto.graph.node)
-        if text is not None
-        for name in _PLACEHOLDER.findall(text.partition("(args = ")[2])
+        for node in model.graph
+        for name in _PLACEHOLDER.findall(
+            node.metadata_props.get(_FX_NODE, "").partition("(args = ")[2]
+        )
     } - inputs
 
 
-def _fx_node(node: onnx.NodeProto) -> str | None:
-    return next((one.value for one in node.metadata_props if one.key == _FX_NODE), None)
-
-
-def _is_merge(node: onnx.NodeProto) -> bool:
+def _is_merge(node: ir.Node) -> bool:
     """Whether an `Identity` of torch stands for a weight, not for a copy that the program makes."""
     # Outputs of a program's operators are "/layer/Identity_output_0", or a number in old files.
-    name = node.output[0]
-    return _fx_node(node) is None and not name.startswith("/") and not name.isdigit()
+    name = str(node.outputs[0].name)
+    return _FX_NODE not in node.metadata_props and not name.startswith("/") and not name.isdigit()
 
 
 def _mangled(name: str) -> str:
     return re.sub(r"[^a-zA-Z0-9]", "_", name)
 
 
-def _is_uniform(tensor: onnx.TensorProto) -> bool:
-    if tensor.data_type not in FLOATING or len(tensor.dims) != 1 or tensor.external_data:
+def _is_uniform(weight: ir.Value) -> bool:
+    tensor = weight.const_value
+    if tensor is None or isinstance(tensor, ir.ExternalTensor):
         return False
-    array = numpy_helper.to_array(tensor)
+    if tensor.dtype not in FLOATING or len(tensor.shape) != 1:
+        return False
+    array = tensor.numpy()
     return array.size > 0 and bool(np.all(array == array[0]))
 
 
@@ -206,90 +224,77 @@ _TRANSFORMS = {"NONE": "Identity", "SOFTMAX": "Softmax", "LOGISTIC": "Sigmoid"}
 """By ``post_transform`` the operator that computes the same over the last axis."""
 
 
-def with_linear_weights(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Makes coefficients and intercepts of linear models initializers, in a copy.
+def with_linear_weights(model: ir.Model) -> bool:
+    """Makes coefficients and intercepts of linear models initializers, in place.
 
     Models with another transform, and classifiers with one row for two classes, stay as they are.
+
+    Returns:
+        Whether there were any.
     """
-    if all(node.domain != _DOMAIN for node in proto.graph.node):
-        return proto
-    written = onnx.ModelProto()
-    written.CopyFrom(proto)
-    writer = _Writer(written)
-    nodes = [one for node in proto.graph.node for one in writer.written(node)]
-    del written.graph.node[:]
-    written.graph.node.extend(nodes)
-    return written
+    nodes = [node for node in model.graph if node.domain == _DOMAIN]
+    writer = _Writer(model.graph)
+    rewritten = [writer.rewrite(node) for node in nodes]
+    return any(rewritten)
 
 
 class _Writer:
-    def __init__(self, proto: onnx.ModelProto) -> None:
-        self._graph = proto.graph
-        self._kinds = {one.name: one.type.tensor_type.elem_type for one in proto.graph.input}
-        self._taken = {one.name for one in proto.graph.initializer}
-        self._taken |= {name for node in proto.graph.node for name in (*node.input, *node.output)}
+    def __init__(self, graph: ir.Graph) -> None:
+        self._tape = Tape(graph)
         self._shares: set[str] = set()
 
-    def written(self, node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
-        """The nodes in place of a node; the node itself where there are none."""
-        said = {one.name: helper.get_attribute_value(one) for one in node.attribute}
-        transform = said.get("post_transform", b"NONE").decode()
-        known = node.domain == _DOMAIN and transform in _TRANSFORMS
-        if known and node.op_type == "LinearRegressor":
-            yield from self._linear(node, said, transform, said.get("targets", 1), node.output[0])
-        elif known and node.op_type == "LinearClassifier" and _has_rows(said):
-            yield from self._classifier(node, said, transform)
-        elif (node.domain, node.op_type) == (_DOMAIN, "Normalizer") and self._is_share(node, said):
-            yield helper.make_node("Identity", node.input, node.output, node.name)
-        else:
-            yield node
+    def rewrite(self, node: ir.Node) -> bool:
+        """Writes nodes in place of a node; false where it stays."""
+        said = {name: one.value for name, one in node.attributes.items()}
+        known = said.get("post_transform", "NONE") in _TRANSFORMS
+        with self._tape.at(node, f"{node.name or node.outputs[0].name}/", node.metadata_props):
+            if known and node.op_type == "LinearRegressor":
+                made: list[Tensor | None] = [self._linear(node, said, said.get("targets", 1))]
+            elif known and node.op_type == "LinearClassifier" and _has_rows(said):
+                made = self._classifier(node, said)
+            elif node.op_type == "Normalizer" and self._is_share(node, said):
+                made = [self._tape.Identity(node.inputs[0])]
+            else:
+                return False
+        self._tape.substitute(node, made)
+        return True
 
-    def _is_share(self, node: onnx.NodeProto, said: dict[str, Any]) -> bool:
+    def _is_share(self, node: ir.Node, said: dict[str, Any]) -> bool:
         """Whether a softmax is divided by its sum, which is one."""
-        return node.input[0] in self._shares and said.get("norm") == b"L1"
+        x = node.inputs[0]
+        return x is not None and x.name in self._shares and said.get("norm") == "L1"
 
-    def _classifier(
-        self, node: onnx.NodeProto, said: dict[str, Any], transform: str
-    ) -> Iterator[onnx.NodeProto]:
+    def _classifier(self, node: ir.Node, said: dict[str, Any]) -> list[Tensor | None]:
         classes = np.asarray(said["classlabels_ints"], np.int64)
-        label, scores = node.output
-        yield from self._linear(node, said, transform, len(classes), scores)
-        if transform == "SOFTMAX":
-            self._shares.add(scores)
-        if label:
-            best = self._free(f"{label}/best")
-            yield helper.make_node("ArgMax", [scores], [best], axis=1, keepdims=0)
-            yield helper.make_node("Gather", [self._stored("classes", classes), best], [label])
+        label, output = node.outputs
+        scores = self._linear(node, said, len(classes))
+        if said.get("post_transform") == "SOFTMAX":
+            self._shares.add(str(output.name))
+        if not label.name:
+            return [None, scores]
+        best = self._tape.ArgMax(scores, axis=1, keepdims=0)
+        return [self._tape.Gather(self._stored("classes", classes), best), scores]
 
-    def _linear(
-        self, node: onnx.NodeProto, said: dict[str, Any], transform: str, rows: int, output: str
-    ) -> Iterator[onnx.NodeProto]:
-        x = node.input[0]
-        if self._kinds.get(x, onnx.TensorProto.FLOAT) != onnx.TensorProto.FLOAT:
-            x = self._free(f"{x}/float")
-            yield helper.make_node("Cast", node.input[:1], [x], to=onnx.TensorProto.FLOAT)
+    def _linear(self, node: ir.Node, said: dict[str, Any], rows: int) -> Tensor:
+        x = self._tape.optional(node, 0)
+        if x is not None and x.value.is_graph_input() and x.dtype != ir.DataType.FLOAT:
+            x = self._tape.Cast(x, to=int(ir.DataType.FLOAT))
         factors = np.asarray(said["coefficients"], np.float32).reshape(rows, -1)
         # The names of skl2onnx for what scikit-learn trains: `freeze_constants` knows them.
         read = [x, self._stored("coefficients", factors)]
         if "intercepts" in said:
             read.append(self._stored("intercepts", np.asarray(said["intercepts"], np.float32)))
-        scores = self._free(f"{output}/scores")
-        yield helper.make_node("Gemm", read, [scores], node.name, transB=1)
-        axis: dict[str, Any] = {"axis": -1} if transform == "SOFTMAX" else {}
-        yield helper.make_node(_TRANSFORMS[transform], [scores], [output], **axis)
+        scores = self._tape.Gemm(*read, transB=1)
+        transform = said.get("post_transform", "NONE")
+        axis = {"axis": -1} if transform == "SOFTMAX" else {}
+        return self._tape.many(_TRANSFORMS[transform], 1, scores, **axis)[0]
 
-    def _stored(self, name: str, content: np.ndarray[Any, Any]) -> str:
-        name = self._free(name)
-        self._graph.initializer.append(numpy_helper.from_array(content, name))
-        return name
-
-    def _free(self, name: str) -> str:
+    def _stored(self, name: str, content: Array) -> Tensor:
         found, number = name, 0
-        while found in self._taken:
+        while found in self._tape.graph.initializers:
             number += 1
             found = f"{name}{number}"
-        self._taken.add(found)
-        return found
+        return self._tape.state(found, content)
 
 
 def _has_rows(said: dict[str, Any]) -> bool:
@@ -304,41 +309,40 @@ def _has_rows(said: dict[str, Any]) -> bool:
 _BIAS = 3
 
 
-def with_single_biases(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy of a file of tf2onnx in which second biases do not train; else the model itself."""
-    stored = {one.name: one for one in proto.graph.initializer}
-    if proto.producer_name != FROM_TENSORFLOW:
-        return proto
-    found = {
-        node.input[_BIAS]: stored[node.input[_BIAS]]
-        for node in proto.graph.node
-        if _has_one_bias(node) and len(node.input) > _BIAS and node.input[_BIAS] in stored
-    }
-    found = {name: one for name, one in found.items() if not _second_of(content(one)).any()}
-    if not found:
-        return proto
-    made = onnx.ModelProto()
-    made.CopyFrom(proto)
-    for node in made.graph.node:
-        for index, name in enumerate(node.input):
-            if name in found and index == _BIAS and _has_one_bias(node):
-                node.input[index] = f"{name}/one"
-    for name, one in found.items():
-        kept = np.ones_like(content(one))
+def with_single_biases(model: ir.Model) -> bool:
+    """Stops the gradients of second biases in a file of tf2onnx, in place.
+
+    Returns:
+        Whether there were any.
+    """
+    if model.producer_name != FROM_TENSORFLOW:
+        return False
+    readers: dict[ir.Value, list[ir.Node]] = {}
+    for node in model.graph:
+        bias = operand(node, _BIAS)
+        if bias is not None and bias.is_initializer() and _has_one_bias(node):
+            readers.setdefault(bias, []).append(node)
+    found = [bias for bias in readers if not _second_of(_content(bias)).any()]
+    for bias in found:
+        kept = np.ones_like(_content(bias))
         _second_of(kept)[...] = 0
-        mask = numpy_helper.from_array(kept, f"{name}/kept")
-        nodes = [
-            helper.make_node("Constant", [], [f"{name}/kept"], value=mask),
-            helper.make_node("Mul", [name, f"{name}/kept"], [f"{name}/one"]),
-        ]
-        for node in reversed(nodes):
-            made.graph.node.insert(0, node)
-    return made
+        mask = constant_node(kept, f"{bias.name}/kept", {})
+        one = ir.Value(name=f"{bias.name}/one", type=bias.type, shape=bias.shape)
+        put_first(model.graph, ir.Node("", "Mul", [bias, mask.outputs[0]], outputs=[one]))
+        put_first(model.graph, mask)
+        for node in readers[bias]:
+            node.replace_input_with(_BIAS, one)
+    return bool(found)
 
 
-def _has_one_bias(node: onnx.NodeProto) -> bool:
+def _content(weight: ir.Value) -> Array:
+    assert weight.const_value is not None  # noqa: S101 - a file's initializer has one
+    return np.asarray(weight.const_value.numpy())
+
+
+def _has_one_bias(node: ir.Node) -> bool:
     """Whether Keras has a single bias here; a GRU that resets after its product has two."""
-    after = any(one.name == "linear_before_reset" and one.i for one in node.attribute)
+    after = node.attributes.get_int("linear_before_reset", 0)
     return not node.domain and (
         node.op_type in ("LSTM", "RNN") or (node.op_type == "GRU" and not after)
     )

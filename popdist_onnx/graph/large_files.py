@@ -28,6 +28,7 @@ from onnx.external_data_helper import (
 
 from popdist.whole_files import target
 from popdist_onnx.errors import popart_exception
+from popdist_onnx.graph.compat import clone
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -79,26 +80,19 @@ def is_mapped(tensor: onnx.TensorProto) -> bool:
     return uses_external_data(tensor) and Path(ExternalDataInfo(tensor).location).is_absolute()
 
 
-def has_large_content(proto: onnx.ModelProto) -> bool:
-    """Whether so many weights are in the message itself that copies of it are dear."""
-    inside = [one for one in proto.graph.initializer if not uses_external_data(one)]
-    return sum(map(_bytes, inside)) >= MAPPED_FROM
+def has_large_content(model: ir.Model) -> bool:
+    """Whether so many weights are in memory that they had better lie in a file."""
+    contents = (value.const_value for value in model.graph.initializers.values())
+    inside = [one for one in contents if one is not None and not isinstance(one, ir.ExternalTensor)]
+    return sum(one.nbytes for one in inside if one.dtype != ir.DataType.STRING) >= MAPPED_FROM
 
 
-def moved_to_file(proto: onnx.ModelProto, folder: Path) -> onnx.ModelProto:
-    """A copy of a model whose large weights lie in a new file of a folder, and not in memory.
-
-    Each pass then handles small messages.
-    """
-    model = ir.from_proto(proto)
-    _move_out(model, folder / "weights", str((folder / "weights").absolute()))
-    return ir.to_proto(model)
-
-
-def content(tensor: onnx.TensorProto) -> Array:
-    """A tensor's content; mapped, not copied, where it lies in a file."""
-    array: Array = np.asarray(ir.serde.deserialize_tensor(tensor).numpy())
-    return array
+def moved_to_file(model: ir.Model, folder: Path) -> ir.Model:
+    """A copy of a model whose large weights lie in a new file of a folder, and not in memory."""
+    moved = clone(model)
+    _move_out(moved, folder / "weights", str((folder / "weights").absolute()))
+    # The rest leaves the message that it was read from, which would stay in memory as a whole.
+    return ir.from_proto(ir.to_proto(moved))
 
 
 def release(array: Array) -> None:
@@ -110,14 +104,12 @@ def release(array: Array) -> None:
         owner.madvise(mmap.MADV_DONTNEED)
 
 
-def write_model(
-    proto: onnx.ModelProto, tensors: Mapping[str, Array], path: Path
-) -> dict[str, Array]:
+def write_model(model: ir.Model, tensors: Mapping[str, Array], path: Path) -> dict[str, Array]:
     """Writes a model with other weights; ``path`` may be the file that the model was read from.
 
-    Weights of more than a gibibyte go to a file ``<name>.data`` beside the model's. No second copy
-    of the weights is made in memory. Several processes may write the same path; the last one's
-    file stays.
+    The model stays as it is. Weights of more than a gibibyte go to a file ``<name>.data`` beside
+    the model's. No second copy of the weights is made in memory. Several processes may write the
+    same path; the last one's file stays.
 
     Returns:
         The weights in the second file by name, mapped into memory; none where there is no such
@@ -133,8 +125,8 @@ def write_model(
             value=str(path),
             hint=f"create it first: os.makedirs({str(path.parent)!r}, exist_ok=True)",
         )
-    model = ir.from_proto(proto)
-    initializers = model.graph.initializers
+    written = clone(model)
+    initializers = written.graph.initializers
     for name, array in tensors.items():
         tensor = ir.Tensor(array, name=name)
         if name not in initializers:
@@ -144,7 +136,7 @@ def write_model(
                 type=ir.TensorType(tensor.dtype),
                 const_value=tensor,
             )
-            model.graph.register_initializer(value)
+            written.graph.register_initializer(value)
         initializers[name].const_value = tensor
     path = Path(target(str(path)))
     # A name of this call: all instances of a job may save to the same place at once.
@@ -152,7 +144,7 @@ def write_model(
     new_data = new.with_name(f"{new.name}.data")
     data = path.with_name(f"{path.name}.data")
     try:
-        mapped = _write(model, new, new_data, data.name)
+        mapped = _write(written, new, new_data, data.name)
         if mapped:
             new_data.replace(data)
         new.replace(path)

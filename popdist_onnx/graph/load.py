@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections import Counter
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -17,101 +15,23 @@ from popdist_onnx.errors import popart_exception
 from popdist_onnx.graph.compat import (
     OLDEST_OPSET,
     WORKING_OPSET,
-    graphs_of,
-    graphs_within,
-    inputs_of,
+    clone,
     newest_opset,
+    subgraphs,
 )
 from popdist_onnx.graph.conform import conform
 from popdist_onnx.graph.expand import expand, split_slices
-from popdist_onnx.graph.exporters import untie
+from popdist_onnx.graph.exporters import Untie
 from popdist_onnx.graph.fold import fold
 from popdist_onnx.graph.inference import annotate_graph, annotate_value
 from popdist_onnx.graph.large_files import resolve_external_data
 from popdist_onnx.graph.names import OPSET
 from popdist_onnx.graph.operands import require_inferred, require_operands, require_steps
-from popdist_onnx.graph.passes import sound
+from popdist_onnx.graph.passes import Pass, Sequential, require_sound, skeleton, sound
 from popdist_onnx.graph.stored_tensors import densified, require_stored
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from typing_extensions import Self
-
-
-def lift(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Moves the weights of loops and branches to the graph around them, in a copy.
-
-    A weight whose name is taken elsewhere in the model gets ``<output>/<attribute>/<name>``, for
-    example ``y/then_branch/w``. The graphs of ``ai.graphcore.Call`` keep their weights, which are
-    moved where the call is inlined.
-    """
-    if not any(_nested(node) for node in proto.graph.node):
-        return proto
-    changed = onnx.ModelProto()
-    changed.CopyFrom(proto)
-    _lift(changed.graph, Counter(_names(changed.graph)))
-    return changed
-
-
-def _nested(node: onnx.NodeProto) -> bool:
-    """Whether graphs of a node have initializers."""
-    return any(
-        graph.initializer or any(_nested(inner) for inner in graph.node)
-        for _, graph in graphs_of(node)
-    )
-
-
-def _names(graph: onnx.GraphProto) -> Iterator[str]:
-    """Every name that a graph and the graphs in it give to a value; one for each that gives it."""
-    yield from {tensor.name for tensor in graph.initializer}
-    yield from (value.name for value in inputs_of(graph))
-    for node in graph.node:
-        yield from node.output
-        for _, inner in graphs_of(node):
-            yield from _names(inner)
-
-
-def _lift(graph: onnx.GraphProto, names: Counter[str]) -> None:
-    for node in graph.node:
-        for attribute, inner in graphs_of(node):
-            _lift(inner, names)
-            if node.domain not in ("", "ai.onnx"):
-                continue
-            tensors, inputs = list(inner.initializer), inputs_of(inner)
-            del inner.initializer[:], inner.input[:]
-            inner.input.extend(inputs)
-            ends = {value.name for value in inner.output}
-            for tensor in tensors:
-                name = tensor.name
-                # What a graph returns must be made in it.
-                if names[name] > 1 or name in ends:
-                    tensor.name = _free(f"{node.output[0]}/{attribute}/{name}", names)
-                    _rename(inner, name, tensor.name)
-                if name in ends:
-                    inner.node.append(onnx.helper.make_node("Identity", [tensor.name], [name]))
-                graph.initializer.append(tensor)
-
-
-def _free(name: str, names: Counter[str]) -> str:
-    found, number = name, 0
-    while names[found]:
-        number += 1
-        found = f"{name}_{number}"
-    names[found] += 1
-    return found
-
-
-def _rename(graph: onnx.GraphProto, old: str, new: str) -> None:
-    """Gives a value of the graph around another name in the readers of a graph."""
-    for node in graph.node:
-        for index, name in enumerate(node.input):
-            if name == old:
-                node.input[index] = new
-        for _, inner in graphs_of(node):
-            own = {value.name for value in inner.input}
-            if old not in own and all(old not in one.output for one in inner.node):
-                _rename(inner, old, new)
 
 
 Source: TypeAlias = "ir.Model | onnx.ModelProto | bytes | str | PathLike[str]"
@@ -165,20 +85,18 @@ def load(source: Source) -> ir.Model:
         popart_exception: There is no such file, it holds no model, or its opset is out of range.
         ValueRangeError: The operands of a node do not fit each other.
     """
-    proto = read(source)
-    opset = _require_opset(proto)
-    with sound(proto):
-        return _loaded(proto, opset)
+    stored = _stored(source)
+    with sound(stored):
+        return _loaded(_readable(stored))
 
 
-def _loaded(proto: onnx.ModelProto, opset: int) -> ir.Model:
-    model = ir.from_proto(proto)
+def _loaded(model: ir.Model) -> ir.Model:
+    opset = _require_opset(model)
     model.graph.meta[OPSET] = opset
-    _drop_initializer_inputs(model.graph)
-    model.graph.sort()
     for node in model.graph.all_nodes():
         require_steps(node)
-    _annotate_dynamic(model.graph, proto)
+    _annotate_dynamic(model)
+    _drop_initializer_inputs(model.graph)
     annotate_graph(model.graph, opset)
     require_operands(model.graph, opset)
     _dissolve(model.graph, opset)
@@ -200,6 +118,7 @@ def _loaded(proto: onnx.ModelProto, opset: int) -> ir.Model:
     split_slices(model.graph, model.graph.opset_imports[""])
     _conform(model)
     require_inferred(model.graph)
+    require_sound(model, "load")
     return model
 
 
@@ -228,8 +147,8 @@ def _count(model: ir.Model, op_type: str) -> int:
     return sum(node.op_type == op_type for node in model.graph.all_nodes())
 
 
-def read(source: Source) -> onnx.ModelProto:
-    """Reads a model's proto; shared weights of equal content become separate weights.
+def read(source: Source) -> ir.Model:
+    """Reads a model as it is; shared weights of equal content become separate weights.
 
     Local functions are inlined.
 
@@ -237,9 +156,22 @@ def read(source: Source) -> onnx.ModelProto:
 
     Large weights in a file of their own stay there; see `popdist_onnx.graph.large_files`.
 
+    Args:
+        source: A file's path, a serialized model, a proto, or a model in memory (left as it is).
+
+    Returns:
+        A model of its own, which shares its weights with a proto or a model that was given.
+
     Raises:
         popart_exception: There is no such file, or it holds no model.
     """
+    stored = _stored(source)
+    with sound(stored):
+        return _readable(stored)
+
+
+def _stored(source: Source) -> ir.Model | onnx.ModelProto:
+    """What a source holds, with checks of the file."""
     if not isinstance(source, ir.Model | onnx.ModelProto | bytes | str | PathLike):
         raise popart_exception(
             "PD520",
@@ -251,11 +183,11 @@ def read(source: Source) -> onnx.ModelProto:
             else None,
         )
     if isinstance(source, ir.Model):
-        return _for_training(ir.to_proto(source))
+        return source
     if isinstance(source, onnx.ModelProto):
         require_stored(source, Path.cwd(), own=True)
         _require_tensors(source)
-        return _for_training(source)
+        return source
     try:
         if isinstance(source, bytes):
             proto = onnx.load_from_string(source)
@@ -290,56 +222,74 @@ def read(source: Source) -> onnx.ModelProto:
             accepted="an ONNX model (a serialized ModelProto)",
         )
     _require_tensors(proto)
-    return _for_training(proto)
+    return proto
 
 
-def _for_training(proto: onnx.ModelProto) -> onnx.ModelProto:
-    with sound(proto):
-        return untie(lift(_inlined(_with_opset(densified(proto)))))
+def _readable(stored: ir.Model | onnx.ModelProto) -> ir.Model:
+    """A model in the form for passes, after those that say the same in fewer ways."""
+    model = clone(stored) if isinstance(stored, ir.Model) else ir.from_proto(densified(stored))
+    model.graph.sort()
+    lifting = []
+    nodes = (node for graph in (model.graph, *model.functions.values()) for node in graph)
+    if any(inner is not None for node in nodes for inner in subgraphs(node)):
+        from popdist_onnx.graph.nested_weights import LiftWeights
+
+        lifting = [LiftWeights()]
+    Sequential(StateOpset(), Inline(), *lifting, Untie())(model)
+    return model
 
 
-def _with_opset(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """A model with an opset of ``ai.onnx``, which files of other domains only leave open."""
-    stated = {one.domain for one in proto.opset_import if one.version}
-    own = any(node.domain in ("", "ai.onnx") for node in proto.graph.node)
-    if own or not stated or not stated.isdisjoint({"", "ai.onnx"}):
-        return proto
-    changed = onnx.ModelProto()
-    changed.CopyFrom(proto)
-    kept = [one for one in proto.opset_import if one.domain in stated]
-    del changed.opset_import[:]
-    changed.opset_import.extend([*kept, onnx.helper.make_opsetid("", WORKING_OPSET)])
-    return changed
+class StateOpset(Pass):
+    """States an opset of ``ai.onnx``, which files of other domains only leave open."""
+
+    def change(self, model: ir.Model) -> bool:
+        """Adds it; false where it is stated or nodes need it to be."""
+        imports = model.opset_imports
+        stated = {domain: version for domain, version in imports.items() if version}
+        own = any(not node.domain for node in model.graph)
+        if own or not stated or not stated.keys().isdisjoint({"", "ai.onnx"}):
+            return False
+        imports.clear()
+        imports.update(stated | {"": WORKING_OPSET})
+        return True
 
 
-def _inlined(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """A model without local functions: their nodes stand where the functions were called.
+class Inline(Pass):
+    """Writes the nodes of local functions where the functions are called.
 
     onnx-ir's pass is used, as the inliner of onnx 1.18 ignores default values of attributes.
     """
-    if not proto.functions:
-        return proto
-    model = ir.from_proto(proto)
-    try:
-        ir.passes.common.InlinePass()(model)
-    except ValueError as error:
-        raise popart_exception(
-            "PD520",
-            f"a local function of the model cannot be inlined: {error}",
-            accepted="functions of the model's own opsets, without graphs as attributes",
-            hint="export the model without functions, or inline them with onnx.inliner",
-        ) from None
-    return ir.to_proto(model)
+
+    def change(self, model: ir.Model) -> bool:
+        """Replaces the calls; false where there are no functions.
+
+        Raises:
+            popart_exception: A function cannot be inlined.
+        """
+        if not model.functions:
+            return False
+        try:
+            ir.passes.common.InlinePass()(model)
+        except ValueError as error:
+            raise popart_exception(
+                "PD520",
+                f"a local function of the model cannot be inlined: {error}",
+                accepted="functions of the model's own opsets, without graphs as attributes",
+                hint="export the model without functions, or inline them with onnx.inliner",
+            ) from None
+        return True
 
 
 def _require_tensors(proto: onnx.ModelProto) -> None:
-    maps = [value.name for value in proto.graph.output if _holds_maps(value.type)]
-    if maps:
+    graph = proto.graph
+    for place, values in (("input", graph.input), ("output", graph.output)):
+        if not (maps := [value.name for value in values if _holds_maps(value.type)]):
+            continue
         raise popart_exception(
             "PD520",
-            "an output of the model holds dictionaries instead of tensors",
+            f"an {place} of the model holds dictionaries instead of tensors",
             value=maps,
-            accepted="outputs that are tensors",
+            accepted=f"{place}s that are tensors",
             hint='of scikit-learn: skl2onnx.to_onnx(model, X[:1], options={"zipmap": False})',
         )
 
@@ -366,10 +316,10 @@ def save(model: ir.Model, path: str | PathLike[str] | None = None) -> onnx.Model
     return proto
 
 
-def _require_opset(proto: onnx.ModelProto) -> int:
-    versions = [one.version for one in proto.opset_import if one.domain in ("", "ai.onnx")]
-    version = versions[0] if versions else 0
-    if 0 < version < OLDEST_OPSET and _means_the_same(proto.graph, version):
+def _require_opset(model: ir.Model) -> int:
+    imports = model.opset_imports
+    version = next((imports[name] for name in imports if name in ("", "ai.onnx")), 0)
+    if 0 < version < OLDEST_OPSET and _means_the_same(model.graph, version):
         return OLDEST_OPSET
     if not OLDEST_OPSET <= version <= newest_opset():
         raise popart_exception(
@@ -379,17 +329,16 @@ def _require_opset(proto: onnx.ModelProto) -> int:
             accepted=f"{OLDEST_OPSET} to {newest_opset()} (with the installed onnx)",
             hint="export the model again with another opset, or install a newer onnx",
         )
-    return int(version)
+    return version
 
 
-def _means_the_same(graph: onnx.GraphProto, opset: int) -> bool:
+def _means_the_same(graph: ir.Graph, opset: int) -> bool:
     """Whether all operators of a graph have kept their definition until the oldest opset read."""
     return all(
         onnx.defs.has(node.op_type, opset, "")
         and onnx.defs.get_schema(node.op_type, OLDEST_OPSET, "").since_version <= opset
-        for inner in graphs_within(graph)
-        for node in inner.node
-        if node.domain in ("", "ai.onnx")
+        for node in graph.all_nodes()
+        if not node.domain
     )
 
 
@@ -403,23 +352,10 @@ def _least_opset(graph: ir.Graph, opset: int) -> int:
     return max([WORKING_OPSET, *since])
 
 
-def _annotate_dynamic(graph: ir.Graph, proto: onnx.ModelProto) -> None:
+def _annotate_dynamic(model: ir.Model) -> None:
     """Sets shapes that onnx infers for computed shapes, for example with a free batch."""
-    skeleton = onnx.ModelProto(ir_version=proto.ir_version, opset_import=proto.opset_import)
-    skeleton.graph.node.extend(proto.graph.node)
-    skeleton.graph.input.extend(proto.graph.input)
-    skeleton.graph.output.extend(proto.graph.output)
-    skeleton.graph.value_info.extend(proto.graph.value_info)
-    inputs = {value.name for value in proto.graph.input}
-    for tensor in proto.graph.initializer:
-        if math.prod(tensor.dims) <= _SMALL:
-            skeleton.graph.initializer.append(tensor)
-        elif tensor.name not in inputs:
-            skeleton.graph.input.append(
-                onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)
-            )
     try:
-        inferred = onnx.shape_inference.infer_shapes(skeleton, data_prop=True).graph
+        inferred = onnx.shape_inference.infer_shapes(skeleton(model, _SMALL), data_prop=True).graph
     except onnx.shape_inference.InferenceError as invalid:
         raise popart_exception(
             "PD520",
@@ -427,7 +363,7 @@ def _annotate_dynamic(graph: ir.Graph, proto: onnx.ModelProto) -> None:
             accepted="a model that onnx.checker.check_model accepts",
         ) from None
     known = {one.name: one.type for one in [*inferred.value_info, *inferred.output]}
-    for node in graph:
+    for node in model.graph:
         for value in node.outputs:
             if value.name in known:
                 annotate_value(value, known[value.name])

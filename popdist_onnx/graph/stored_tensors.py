@@ -17,7 +17,7 @@ import onnx_ir as ir
 from onnx.external_data_helper import uses_external_data
 
 from popdist_onnx.errors import popart_exception
-from popdist_onnx.graph.compat import graphs_of, graphs_within
+from popdist_onnx.graph.compat import graphs_inside, graphs_within
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,18 +40,15 @@ _PARTS: dict[int, int] = {_T.COMPLEX64: 2, _T.COMPLEX128: 2}
 
 def stored_tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
     """Every tensor of a model: initializers, and those in attributes, of inner graphs too."""
-    for graph in graphs_within(proto.graph):
+    graphs = [*graphs_within(proto.graph)]
+    for function in proto.functions:
+        yield from _of_nodes(function.node)
+        graphs += (graph for node in function.node for graph in graphs_inside(node))
+    for graph in graphs:
         yield from graph.initializer
         for sparse in graph.sparse_initializer:
             yield from (sparse.values, sparse.indices)
         yield from _of_nodes(graph.node)
-    for function in proto.functions:
-        yield from _of_nodes(function.node)
-        for node in function.node:
-            for _, inner in graphs_of(node):
-                for graph in graphs_within(inner):
-                    yield from graph.initializer
-                    yield from _of_nodes(graph.node)
 
 
 def _of_nodes(nodes: object) -> Iterator[onnx.TensorProto]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -176,6 +177,24 @@ def add_initializer(graph: ir.Graph, name: str, array: Array) -> ir.Value:
         shape=ir.Shape(array.shape),
         type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
         const_value=ir.Tensor(array, name=name),
+    )
+    graph.register_initializer(value)
+    return value
+
+
+def add_shared(graph: ir.Graph, name: str, tensor: ir.TensorProtocol) -> ir.Value:
+    """Adds an initializer that shares the content of a tensor, which keeps its own name."""
+    if isinstance(tensor, ir.TensorProtoTensor):
+        # Its name is that of the file's message.
+        twin: ir.TensorProtocol = ir.LazyTensor(lambda: tensor, tensor.dtype, tensor.shape)
+    else:
+        twin = copy(tensor)
+    twin.name = name
+    value = ir.Value(
+        name=name,
+        shape=ir.Shape(tensor.shape.numpy()),
+        type=ir.TensorType(tensor.dtype),
+        const_value=twin,
     )
     graph.register_initializer(value)
     return value

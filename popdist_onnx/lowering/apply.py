@@ -70,7 +70,6 @@ class Lower(Pass):
         Raises:
             popart_internal_exception: An operator is left.
         """
-        super().ensures(model)
         if left := [node.op_type for node in model.graph.all_nodes() if self._concerns(node)]:
             raise popart_internal_exception("PD511", "Lower left operators", value=left)
 

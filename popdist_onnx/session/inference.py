@@ -54,7 +54,7 @@ class InferenceSession(Session):
     ) -> None:
         options = options_of(userOptions)
         require_data_flow(dataFlow)
-        proto = read_with_shapes(fnModel, inputShapeInfo)
+        model = read_with_shapes(fnModel, inputShapeInfo)
         if not dataFlow.nAnchors():
             raise popart_exception(
                 "PD572", "User must specify an anchor tensor when doing inference.", value=name
@@ -69,7 +69,7 @@ class InferenceSession(Session):
                 "[AutomaticLossScale transform] Only compatible when doing training",
                 value=name,
             )
-        graph = inference_graph(proto, options)
+        graph = inference_graph(model, options)
         if deviceInfo is None or deviceInfo.runs_on_processor:
             add_in_order(graph, default_threads())
         weights = weights_and_statistics(graph.graph)
@@ -78,7 +78,7 @@ class InferenceSession(Session):
         total = sum(one.const_value.nbytes for one in weights if one.const_value is not None)
         compiled = self._fixed and total <= INLINE_UP_TO
         super().__init__(
-            proto,
+            model,
             read(graph, () if compiled else [str(value.name) for value in weights]),
             dataFlow,
             deviceInfo,

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from typing import TYPE_CHECKING
 
-import onnx
+import onnx_ir as ir
 
 from popdist_onnx.errors import popart_exception
 from popdist_onnx.gradients.registry import differentiable
-from popdist_onnx.graph.compat import graphs_within, inputs_of
+from popdist_onnx.graph.compat import clone, replace_uses
 from popdist_onnx.graph.exporters import (
+    freeze,
     freeze_constants,
     require_parameters,
     warn_of_lost_weights,
 )
 from popdist_onnx.graph.fold import RANDOM
 from popdist_onnx.graph.load import load, read
-from popdist_onnx.graph.names import FROZEN, GRADIENT, reserved_prefix
+from popdist_onnx.graph.names import GRADIENT, reserved_prefix
 from popdist_onnx.graph.passes import sound
+from popdist_onnx.graph.values import add_initializer, constant
 from popdist_onnx.lowering.apply import lower, require_one_local_replica
 from popdist_onnx.lowering.registry import DOMAIN
 from popdist_onnx.optimizers.optimizer import require_optimizer
@@ -33,8 +34,6 @@ from popdist_onnx.transforms.optimizer import grow_updates, scale_loss
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import onnx_ir as ir
 
     from popdist_onnx.graph.load import Source
     from popdist_onnx.optimizers.optimizer import Optimizer
@@ -89,7 +88,7 @@ def shared_by_collectives(options: SessionOptions) -> bool:
 
 
 def training_graph(
-    proto: onnx.ModelProto,
+    source: ir.Model,
     loss: str,
     optimizer: Optimizer,
     options: SessionOptions,
@@ -102,12 +101,12 @@ def training_graph(
     Raises:
         popart_exception: The model or an option is not supported.
     """
-    with sound(proto):
-        return _training_graph(proto, loss, optimizer, options, anchors)
+    with sound(source):
+        return _training_graph(source, loss, optimizer, options, anchors)
 
 
 def _training_graph(
-    proto: onnx.ModelProto,
+    source: ir.Model,
     loss: str,
     optimizer: Optimizer,
     options: SessionOptions,
@@ -119,9 +118,9 @@ def _training_graph(
         from popdist_onnx.transforms.loss_scaling import require_variable_loss_scale
 
         require_variable_loss_scale(optimizer, options)
-    require_parameters(proto)
-    warn_of_lost_weights(proto)
-    model = _forward(proto, loss, options, anchors)
+    require_parameters(source)
+    warn_of_lost_weights(source)
+    model = _forward(source, loss, options, anchors)
     asked = _gradients_asked_for(model, anchors)
     autodiff(model, wanted=asked)
     if scaling.enabled:
@@ -153,26 +152,25 @@ def _training_graph(
 
 
 def _forward(
-    proto: onnx.ModelProto, loss: str, options: SessionOptions, anchors: Sequence[str]
+    source: ir.Model, loss: str, options: SessionOptions, anchors: Sequence[str]
 ) -> ir.Model:
     """The forward half with its loss, of operators that gradients flow through."""
-    if is_quantized(proto):
+    if is_quantized(source):
         from popdist_onnx.transforms import quantization
 
-        quantization.require_known_kernels(proto)
-        quantization.warn_of_stored_integers(proto)
-        model = quantization.pair_quantization(_loaded(_held(proto, anchors), options))
+        quantization.require_known_kernels(source)
+        quantization.warn_of_stored_integers(source)
+        model = quantization.pair_quantization(_loaded(_held(source, anchors), options))
         _without_state(model, loss, anchors)
         return quantization.require_trainable_quantization(set_loss(model, loss))
-    return set_loss(_without_state(_loaded(_held(proto, anchors), options), loss, anchors), loss)
+    return set_loss(_without_state(_loaded(_held(source, anchors), options), loss, anchors), loss)
 
 
-def is_quantized(proto: onnx.ModelProto) -> bool:
+def is_quantized(model: ir.Model) -> bool:
     """Whether a model may have operators on whole numbers."""
     return any(
         node.domain == _OF_RUNTIME or node.op_type in ON_WHOLE_NUMBERS
-        for graph in graphs_within(proto.graph)
-        for node in graph.node
+        for node in model.graph.all_nodes()
     )
 
 
@@ -200,23 +198,24 @@ def _kinds(model: ir.Model) -> set[str]:
     return {node.op_type for node in model.graph.all_nodes()}
 
 
-def _held(proto: onnx.ModelProto, anchors: Sequence[str]) -> onnx.ModelProto:
+def _held(source: ir.Model, anchors: Sequence[str]) -> ir.Model:
     """Constants whose gradients are anchored become frozen weights, which are not folded."""
     asked = {name.removeprefix(GRADIENT) for name in anchors if name.startswith(GRADIENT)}
-    constants = (node for node in proto.graph.node if node.op_type == "Constant")
-    nodes = [node for node in constants if node.output[0] in asked]
-    if not nodes:
-        return proto
-    held = onnx.ModelProto()
-    held.CopyFrom(proto)
-    for node in nodes:
-        held.graph.node.remove(node)
-        held.graph.initializer.append(node.attribute[0].t)
-        held.graph.initializer[-1].name = node.output[0]
-    properties = {one.key: one.value for one in proto.metadata_props}
-    frozen = [*json.loads(properties.get(FROZEN, "[]")), *(node.output[0] for node in nodes)]
-    onnx.helper.set_model_props(held, properties | {FROZEN: json.dumps(frozen)})
-    return held
+
+    def constants(graph: ir.Graph) -> list[ir.Node]:
+        return [n for n in graph if n.op_type == "Constant" and n.outputs[0].name in asked]
+
+    if not constants(source.graph):
+        return source
+    model = clone(source)
+    for node in constants(model.graph):
+        (old,) = node.outputs
+        if (content := constant(old)) is None:
+            continue
+        model.graph.remove(node)
+        replace_uses(model.graph, old, add_initializer(model.graph, str(old.name), content))
+        freeze(model, [str(old.name)])
+    return model
 
 
 def _gradients_asked_for(model: ir.Model, anchors: Sequence[str]) -> list[str]:
@@ -228,10 +227,10 @@ def _gradients_asked_for(model: ir.Model, anchors: Sequence[str]) -> list[str]:
     return [name for name in asked if name in known]
 
 
-def inference_graph(proto: onnx.ModelProto, options: SessionOptions) -> ir.Model:
+def inference_graph(source: ir.Model, options: SessionOptions) -> ir.Model:
     """A graph of standard operators that computes a model of known input shapes."""
-    with sound(proto):
-        model = lower(_loaded(proto, options), keep=_summed_by_runtime(options))
+    with sound(source):
+        model = lower(_loaded(source, options), keep=_summed_by_runtime(options))
         kinds = _kinds(model)
         if kinds & RANDOM:
             from popdist_onnx.transforms.randomness import random_inputs
@@ -249,8 +248,8 @@ def _summed_by_runtime(options: SessionOptions) -> frozenset[str]:
     return frozenset({COLLECTIVE} if shared_by_collectives(options) else ())
 
 
-def _loaded(proto: onnx.ModelProto, options: SessionOptions) -> ir.Model:
-    model = load(proto)
+def _loaded(source: ir.Model, options: SessionOptions) -> ir.Model:
+    model = load(source)
     require_one_local_replica(model.graph, layout(options).replicas)
     if options.groupNormStridedChannelGrouping:
         from popdist_onnx.lowering.layers import stride_groups
@@ -259,21 +258,21 @@ def _loaded(proto: onnx.ModelProto, options: SessionOptions) -> ir.Model:
     return model
 
 
-def read_with_shapes(source: Source, shapes: InputShapeInfo | None) -> onnx.ModelProto:
+def read_with_shapes(source: Source, shapes: InputShapeInfo | None) -> ir.Model:
     """Reads a copy of a model and fixes the input shapes that the model leaves open.
 
     Raises:
         popart_exception: A shape is still open, contradicts the model, or belongs to no input.
     """
-    proto = onnx.ModelProto()
-    proto.CopyFrom(read(source))
-    with sound(proto):
-        return _with_shapes(proto, shapes)
+    model = read(source)
+    with sound(model):
+        freeze_constants(model)
+        _fix_shapes(model.graph, shapes)
+    return model
 
 
-def _with_shapes(proto: onnx.ModelProto, shapes: InputShapeInfo | None) -> onnx.ModelProto:
-    freeze_constants(proto)
-    inputs = {value.name: value for value in inputs_of(proto.graph)}
+def _fix_shapes(graph: ir.Graph, shapes: InputShapeInfo | None) -> None:
+    inputs = {str(value.name): value for value in graph.inputs if not value.is_initializer()}
     given = [] if shapes is None else shapes.getAllTensorIds()
     for name in given:
         if name not in inputs:
@@ -291,54 +290,63 @@ def _with_shapes(proto: onnx.ModelProto, shapes: InputShapeInfo | None) -> onnx.
             _fix(value, shapes)
         _require_known(value)
     if given:
-        _forget_open_shapes(proto.graph)
-    return proto
+        _forget_open_shapes(graph)
 
 
-def _fix(value: onnx.ValueInfoProto, shapes: InputShapeInfo) -> None:
-    info = shapes.get(value.name)
-    tensor = value.type.tensor_type
-    have = [d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim]
-    fits = not tensor.HasField("shape") or (
+def _fix(value: ir.Value, shapes: InputShapeInfo) -> None:
+    info = shapes.get(str(value.name))
+    have = None if value.shape is None else [_length(dim) for dim in value.shape]
+    dtype = value.dtype or ir.DataType.UNDEFINED
+    fits = have is None or (
         len(have) == info.rank()
         and all(a in {None, b} for a, b in zip(have, info.shape(), strict=True))
     )
-    if not fits or tensor.elem_type not in {0, info.dataType().onnx}:
+    if not fits or dtype not in {ir.DataType.UNDEFINED, info.dataType().onnx}:
         raise popart_exception(
             "PD573",
             f"InputShapeInfo contradicts the model's input {value.name}",
             value=repr(info),
-            accepted=f"{onnx.TensorProto.DataType.Name(tensor.elem_type)} {have}",
+            accepted=f"{dtype.name} {have or []}",
         )
-    value.CopyFrom(
-        onnx.helper.make_tensor_value_info(value.name, info.dataType().onnx, info.shape())
-    )
+    value.type = ir.TensorType(ir.DataType(info.dataType().onnx))
+    value.shape = ir.Shape(info.shape())
 
 
-def _forget_open_shapes(graph: onnx.GraphProto) -> None:
+def _length(dim: int | ir.SymbolicDim) -> int | None:
+    return dim if isinstance(dim, int) else None
+
+
+def _forget_open_shapes(graph: ir.Graph) -> None:
     """Removes the shapes of all other tensors, so that inference computes them anew."""
-    del graph.value_info[:]
-    for value in graph.output:
-        for dim in value.type.tensor_type.shape.dim:
-            dim.ClearField("dim_param")
+    for value in (one for node in graph for one in node.outputs):
+        if not value.is_graph_output():
+            value.type, value.shape = None, None
+        elif value.shape is not None:
+            value.shape = ir.Shape([_length(dim) for dim in value.shape])
 
 
-def _require_known(value: onnx.ValueInfoProto) -> None:
-    if not value.type.HasField("tensor_type"):
+def _require_known(value: ir.Value) -> None:
+    if not isinstance(value.type, ir.TensorType):
         raise popart_exception(
             "PD573",
             f"input {value.name} is not a tensor",
-            value=value.type.WhichOneof("value") or "of unknown type",
+            value=_KINDS.get(type(value.type).__name__, "of unknown type"),
             accepted="inputs that are tensors; a batch has one shape",
             hint="give the model an input for each tensor of the sequence",
         )
-    tensor = value.type.tensor_type
-    if not tensor.HasField("shape") or any(not d.HasField("dim_value") for d in tensor.shape.dim):
-        open_dims = [d.dim_param or d.dim_value or "?" for d in tensor.shape.dim]
+    if value.shape is None or any(_length(dim) is None for dim in value.shape):
         raise popart_exception(
             "PD573",
             f"the shape of input {value.name} is not known",
-            value=open_dims,
+            value=[dim if isinstance(dim, int) else dim.value or "?" for dim in value.shape or ()],
             hint=f'inputShapeInfo.add("{value.name}", TensorInfo("FLOAT", [...])), '
             "with the number of samples of a micro-batch",
         )
+
+
+_KINDS = {
+    "OptionalType": "optional_type",
+    "SequenceType": "sequence_type",
+    "SparseTensorType": "sparse_tensor_type",
+}
+"""What a file calls types of inputs that are not tensors."""

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
-import onnx
 from google.protobuf.json_format import MessageToDict  # type: ignore[import-untyped]
 from tqdm import tqdm
 
 from popdist.backend import launch
 from popdist.popdist_core import topology
 from popdist_onnx.errors import NotOnHostError, popart_exception, popart_runtime_error
+from popdist_onnx.graph.compat import clone
 from popdist_onnx.graph.large_files import release, write_model
 from popdist_onnx.graph.load import read, save
 from popdist_onnx.graph.names import ACCUMULATOR, LOSS_SCALE_COUNT, RANDOM
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from os import PathLike
 
+    import onnx
+    import onnx_ir as ir
+
     from popdist_onnx.graph.load import Source
     from popdist_onnx.runtime.engine import Port
     from popdist_onnx.runtime.graph_reader import Reading, Spec
@@ -61,7 +64,7 @@ class Session:
     """A model with its data flow, on a device.
 
     Args:
-        proto: The model as the program gave it, with known input shapes.
+        model: The model as the program gave it, with known input shapes.
         reading: What is to be run.
         dataFlow: Batches per step, and anchors.
         deviceInfo: The device.
@@ -76,7 +79,7 @@ class Session:
 
     def __init__(
         self,
-        proto: onnx.ModelProto,
+        model: ir.Model,
         reading: Reading,
         dataFlow: DataFlow,
         deviceInfo: DeviceInfo | None,
@@ -92,7 +95,7 @@ class Session:
         self.replicationFactor = layout.replicas
         self.accumulationFactor = layout.accumulation
         self._options = userOptions
-        self._proto = proto
+        self._model = model
         self._reading = reading
         self._layout = layout
         self._anchors = {anchor: self._anchor(anchor) for anchor in dataFlow.anchors()}
@@ -223,9 +226,9 @@ class Session:
         Raises:
             popart_exception: An initializer is unknown or does not fit.
         """
-        proto = read(modelProtoOrFilename)
+        model = read(modelProtoOrFilename)
         self._host.reset(
-            proto,
+            model,
             {
                 name: self._reading.constant(name)
                 for name, value in self._reading.constants.items()
@@ -233,7 +236,7 @@ class Session:
             },
             ignore_unknown=ignoreWeightsInModelWithoutCorrespondingHostWeight,
         )
-        self._continue(proto)
+        self._continue(model.metadata_props)
         self._loaded = False
 
     def modelToHost(self, path: str | PathLike[str]) -> None:
@@ -250,9 +253,9 @@ class Session:
         Raises:
             popart_exception: The session is not prepared.
         """
-        self.write_variables(self._proto, path)
+        self.write_variables(self._model, path)
 
-    def write_variables(self, model: onnx.ModelProto, path: str | PathLike[str]) -> None:
+    def write_variables(self, model: ir.Model, path: str | PathLike[str]) -> None:
         """Does what `modelToHost` does, with another model than the session's.
 
         Args:
@@ -260,12 +263,10 @@ class Session:
             path: The file.
         """
         state = self.prepared_engine("modelToHost").state
-        proto = onnx.ModelProto()
-        proto.CopyFrom(model)
-        kept = {prop.key: prop.value for prop in proto.metadata_props}
-        onnx.helper.set_model_props(proto, kept | self.properties | self._saved_properties())
+        written = clone(model)
+        written.metadata_props.update(self.properties | self._saved_properties())
         last = {name: state.read(name) for name in self.saved_variables}
-        mapped = write_model(proto, last, Path(path))
+        mapped = write_model(written, last, Path(path))
         rest = {name: state.read(name).copy() for name in state.names if name not in mapped}
         self._host.adopt({name: (mapped | rest)[name] for name in state.names})
 
@@ -300,8 +301,7 @@ class Session:
                 "replicas": self._layout.replicas,
             }
             outputs = elements(self.dataFlow, self._anchors, self._layout)
-            initialized = {tensor.name for tensor in self._proto.graph.initializer}
-            stepio.check(inputs, factors, outputs, initialized)
+            stepio.check(inputs, factors, outputs, {*self._model.graph.initializers})
         port = StepPort(
             None if synthetic else self._noted(stepio),
             self.dataFlow,
@@ -533,7 +533,7 @@ class Session:
         del filename
         raise _no_report("loadExecutable", "prepareDevice() compiles the model in seconds")
 
-    def _continue(self, _proto: onnx.ModelProto) -> None:
+    def _continue(self, _properties: Mapping[str, str]) -> None:
         """Takes over what a saved model holds beside tensors."""
 
     def _prepared(self, _engine: Engine) -> None:

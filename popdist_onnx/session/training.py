@@ -40,9 +40,8 @@ from popdist_onnx.transforms.block_updates import block_updates
 from popdist_onnx.transforms.optimizer import scalar_inputs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    import onnx
     import onnx_ir as ir
 
     from popdist.checks.trained import Trained
@@ -102,8 +101,8 @@ class TrainingSession(Session):
         options = options_of(userOptions)
         require_data_flow(dataFlow)
         require_id("loss", loss)
-        proto = read_with_shapes(fnModel, inputShapeInfo)
-        graph = training_graph(proto, loss, optimizer, options, dataFlow.anchors())
+        model = read_with_shapes(fnModel, inputShapeInfo)
+        graph = training_graph(model, loss, optimizer, options, dataFlow.anchors())
         kept = [str(value.name) for value in variables(graph.graph)]
         read_by_session = [*dataFlow.anchors(), *printed(graph.graph)]
         if deviceInfo is None or deviceInfo.runs_on_processor:
@@ -114,7 +113,7 @@ class TrainingSession(Session):
         write_out_transposed(graph)
         block_updates(graph, keep=read_by_session)
         super().__init__(
-            proto, read(graph, kept), dataFlow, deviceInfo, layout(options), options, patterns, name
+            model, read(graph, kept), dataFlow, deviceInfo, layout(options), options, patterns, name
         )
         self._watched = set(self._reading.inputs)
         # A copy: changes that a program makes to its own one are seen where it hands it in.
@@ -125,7 +124,7 @@ class TrainingSession(Session):
         self._end: Trained | None = None
         self.is_recorded = True
         self._loss = loss
-        self._continued = proto
+        self._continued: Mapping[str, str] = model.metadata_props
 
     def updateOptimizerFromHost(self, optimizer: Optimizer) -> None:
         """Takes over the optimizer's non-constant values.
@@ -357,19 +356,19 @@ class TrainingSession(Session):
             rows, horovod, lambda one: horovod.allreduce(one, op=horovod.Sum, name=label)
         )
 
-    def _continue(self, _proto: onnx.ModelProto) -> None:
+    def _continue(self, _properties: Mapping[str, str]) -> None:
         """Takes over the last loss scale and the position of random streams of a saved model."""
-        self._continued, engine = _proto, self._engine
+        self._continued, engine = _properties, self._engine
         if engine is None:
             return
-        for prop in _proto.metadata_props:
-            if prop.key == _LOSS_SCALE and self._options.automaticLossScalingSettings.enabled:
-                ratio = float(prop.value) / self._optimizer.getLossScalingVal()
-                self._grown *= ratio
-                self._optimizer = self._optimizer.with_loss_scaling(float(prop.value))
-                self._load_scalars(engine)
-            if prop.key == RANDOM_STATE:
-                engine.seed, engine.micro_batches = (int(word) for word in prop.value.split())
+        if _LOSS_SCALE in _properties and self._options.automaticLossScalingSettings.enabled:
+            scale = float(_properties[_LOSS_SCALE])
+            self._grown *= scale / self._optimizer.getLossScalingVal()
+            self._optimizer = self._optimizer.with_loss_scaling(scale)
+            self._load_scalars(engine)
+        if RANDOM_STATE in _properties:
+            words = _properties[RANDOM_STATE].split()
+            engine.seed, engine.micro_batches = (int(word) for word in words)
 
     def _facts(self, *, average: bool) -> dict[str, str]:
         """What must be equal on all instances."""

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from popdist_onnx.errors import ArgumentError, popart_exception
-from popdist_onnx.graph.large_files import content
 from popdist_onnx.session.arguments import rearranged, require_arrays
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    import onnx
+    import onnx_ir as ir
 
     from popdist_onnx.runtime.graph_reader import Reading
     from popdist_onnx.runtime.state import Array
@@ -77,14 +76,18 @@ class HostTensors:
             self._data[name] = array.astype(like.dtype).reshape(like.shape).copy()
 
     def reset(
-        self, proto: onnx.ModelProto, constants: Mapping[str, Array], *, ignore_unknown: bool
+        self, model: ir.Model, constants: Mapping[str, Array], *, ignore_unknown: bool
     ) -> None:
         """Replaces data by a model's initializers; ``constants`` are not variables.
 
         Raises:
             popart_exception: The model has other initializers, or one does not fit.
         """
-        found = {tensor.name: content(tensor) for tensor in proto.graph.initializer}
+        found = {
+            name: np.asarray(value.const_value.numpy())
+            for name, value in model.graph.initializers.items()
+            if value.const_value is not None
+        }
         unknown = [name for name in found if name not in {*self._data, *constants}]
         if unknown and not ignore_unknown:
             raise popart_exception(

@@ -67,7 +67,7 @@ def with_batch(model: ir.Model, batch_size: int) -> ir.Model:
             )
         shape = [batch_size, *(int(one or 0) for one in known[1:])]
         shapes.add(str(value.name), TensorInfo(DataType.from_onnx(int(value.dtype or 0)), shape))
-    return ir.from_proto(read_with_shapes(model, shapes))  # bridge
+    return read_with_shapes(model, shapes)
 
 
 def has_open_batch(model: ir.Model) -> bool:
@@ -106,10 +106,10 @@ def trainable(given: ir.Model, loss: str, *, evaluation: bool = False) -> Traina
     Raises:
         popart_exception: There is no such loss, or the model cannot be trained.
     """
-    if not evaluation and is_quantized(ir.to_proto(given)):  # bridge
+    if not evaluation and is_quantized(given):
         from popdist_onnx.transforms.quantization import require_known_kernels
 
-        require_known_kernels(ir.to_proto(given))  # bridge
+        require_known_kernels(given)
     model = load(given)
     output = main_output(given)
     if not evaluation and any(

@@ -7,8 +7,6 @@ from collections import Counter
 from math import prod
 from typing import TYPE_CHECKING
 
-import onnx_ir as ir
-
 from popdist_onnx.gradients.registry import rule_of
 from popdist_onnx.graph import names
 from popdist_onnx.lowering.registry import OPERATORS
@@ -18,6 +16,8 @@ from popdist_onnx.transforms.quantization import pair_quantization, stored_integ
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
+
+    import onnx_ir as ir
 
 _SHOWN = 3
 
@@ -54,7 +54,7 @@ def weight_summary(model: ir.Model, trained: Collection[str]) -> str:
     """
     frozen = json.loads(model.metadata_props.get(names.FROZEN, "[]"))
     rows, counts = [], {True: 0, False: 0}
-    whole = set(stored_integers(ir.to_proto(model)))  # bridge
+    whole = set(stored_integers(model))
     for name, weight in model.graph.initializers.items():
         if name in whole:
             counts[False] += _elements([weight])

@@ -16,9 +16,9 @@ import onnx
 
 from popdist_onnx.errors import ArgumentError, ValueRangeError, popart_exception
 from popdist_onnx.graph.compat import graphs_within
-from popdist_onnx.graph.large_files import content
 from popdist_onnx.graph.load import read
 from popdist_onnx.graph.names import FROZEN, PADDING, UNBIASED
+from popdist_onnx.graph.values import stored
 from popdist_onnx.training.export_check import check_export
 from popdist_onnx.training.model import LABELS, LOSS_KIND, LOSSES
 from popdist_onnx.training.module_runs import flat
@@ -166,9 +166,9 @@ def to_torch(trained: Trainer | Source, module: torch.nn.Module) -> torch.nn.Mod
     if isinstance(trained, Trainer):
         weights, properties = trained.weights, trained.metadata
     else:
-        proto = read(trained)
-        weights = {one.name: content(one) for one in proto.graph.initializer}
-        properties = {one.key: one.value for one in proto.metadata_props}
+        model = read(trained)
+        weights = {name: stored(one) for name, one in model.graph.initializers.items()}
+        properties = model.metadata_props
     unused = json.loads(properties.get(UNUSED, "[]"))
     if lazy := [name for name, one in module.named_parameters() if torch.nn.parameter.is_lazy(one)]:
         raise ArgumentError(

@@ -13,7 +13,6 @@ from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx_ir as ir
 from tqdm import tqdm
 
 from popdist.checks import is_enabled
@@ -56,6 +55,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from os import PathLike
 
+    import onnx_ir as ir
     from numpy.typing import ArrayLike
 
     from popdist_onnx.checks.parts import PartsProbe
@@ -381,7 +381,7 @@ class Trainer:
                 " and ".join(found),
             )
         model = in_inference_mode(self._original) if inference else self._original
-        write_model(ir.to_proto(model), self._present(), Path(path))  # bridge
+        write_model(model, self._present(), Path(path))
 
     def save_checkpoint(self, path: str | PathLike[str]) -> None:
         """Writes all that `resume` needs: weights, optimizer state, random streams, history.
@@ -395,7 +395,7 @@ class Trainer:
         if not self._job.first:
             return
         self.session.properties[_CHECKPOINT] = json.dumps(self._epochs.state())
-        self.session.write_variables(ir.to_proto(self._original), path)  # bridge
+        self.session.write_variables(self._original, path)
 
     def resume(self, path: str | PathLike[str]) -> None:
         """Resumes where a checkpoint was written; every instance calls it.
@@ -475,16 +475,14 @@ class Trainer:
 
     def _own(self, source: Source) -> ir.Model:
         """A model of the trainer's own; large weights lie in a file while the trainer lives."""
-        proto = read(source)  # bridge
-        if has_large_content(proto):
+        model = read(source)
+        if has_large_content(model):
             folder = mkdtemp(prefix="popdist-onnx-")
             weakref.finalize(self, _remove, folder, os.getpid())
-            proto = moved_to_file(proto, Path(folder))
-        if proto is source:  # bridge
-            proto = ir.to_proto(ir.from_proto(proto))
-        freeze_constants(proto)
-        model = ir.from_proto(with_linear_weights(proto))  # bridge
+            model = moved_to_file(model, Path(folder))
+        freeze_constants(model)
         _remove_state(model)
+        with_linear_weights(model)
         with_stored_fills(model)
         return model
 
@@ -537,7 +535,7 @@ class Trainer:
     def _read_checkpoint(self, path: str | PathLike[str]) -> dict[str, Any]:
         """The state in a file, whose weights become the host's; an error is returned as a text."""
         try:
-            model = ir.from_proto(read(path))  # bridge
+            model = read(path)
             properties = model.metadata_props
             if _CHECKPOINT not in properties:
                 return {"error": "the file is no checkpoint: write it with save_checkpoint"}

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import onnx_ir as ir
-
 from popdist.metrics import note_step
 from popdist_onnx.errors import popart_exception
+from popdist_onnx.graph.compat import clone
 from popdist_onnx.graph.exporters import with_single_biases
 from popdist_onnx.graph.names import ACCUMULATOR
 from popdist_onnx.graph.passes import sound
@@ -23,6 +22,8 @@ from popdist_onnx.types.session_options import SessionOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+
+    import onnx_ir as ir
 
     from popdist_onnx.optimizers.optimizer import Optimizer
     from popdist_onnx.training.data import Layout
@@ -61,7 +62,7 @@ class Updates:
         name: str = "training",
     ) -> None:
         self.layout = layout
-        with sound(ir.to_proto(original)):  # bridge
+        with sound(original):
             self.model = sized(original, layout.batch)
             model, self.loss, classes = trainable(self.model, loss_kind)
             self.data = Data.of(model, classes)
@@ -98,7 +99,8 @@ class Updates:
 
 def sized(original: ir.Model, batch: int) -> ir.Model:
     """A copy of a model for a number of samples, with the biases that are to be trained."""
-    biased = ir.from_proto(with_single_biases(ir.to_proto(original)))  # bridge
+    biased = clone(original)
+    with_single_biases(biased)
     return with_batch(biased, batch)
 
 

@@ -206,7 +206,6 @@ class GrowUpdates(Pass):
 
     def ensures(self, model: ir.Model) -> None:
         """Checks that every weight with a gradient has an update."""
-        super().ensures(model)
         missing = [
             w for w in updaters(model) if names.updated(w) not in _names(model.graph.outputs)
         ]

@@ -28,8 +28,6 @@ from popdist_onnx.transforms.loss import loss_of
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    import onnx
-
 logger = logging.getLogger("popdist.onnx")
 
 _OF_RUNTIME = "com.microsoft"
@@ -222,7 +220,7 @@ def require_trainable_quantization(model: ir.Model) -> ir.Model:
     return model
 
 
-def require_known_kernels(proto: onnx.ModelProto) -> None:
+def require_known_kernels(model: ir.Model) -> None:
     """Checks that a model to be trained has no operator on whole numbers of ONNX Runtime's own.
 
     Nothing says of what types and shapes their results are.
@@ -231,8 +229,8 @@ def require_known_kernels(proto: onnx.ModelProto) -> None:
         popart_exception: There are some; all of them are named.
     """
     found = [
-        f"node {node.name or node.output[0]!r} ({node.domain} {node.op_type})"
-        for node in proto.graph.node
+        f"node {node.name or node.outputs[0].name!r} ({node.domain} {node.op_type})"
+        for node in model.graph
         if node.domain == _OF_RUNTIME and node.op_type.startswith(_RUNTIME_KERNELS)
     ]
     if found:
@@ -304,29 +302,29 @@ def _outside(node: ir.Node, graph: ir.Graph) -> ir.Node:
 # What files store as whole numbers.
 
 
-def stored_integers(proto: onnx.ModelProto) -> list[str]:
+def stored_integers(model: ir.Model) -> list[str]:
     """The initializers that operators read as quantized weights: they are not trained.
 
     Args:
-        proto: The model.
+        model: The model.
 
     Returns:
         Their names, in the order of their first readers.
     """
-    kinds = {int(kind) for kind in (*_RANGES, ir.DataType.INT32)}
-    whole = {one.name for one in proto.graph.initializer if one.data_type in kinds}
-    found = [
-        node.input[index]
-        for node in proto.graph.node
+    kinds = {*_RANGES, ir.DataType.INT32}
+    read = (
+        value
+        for node in model.graph
         for index in _STORED.get(node.op_type, ())
-        if index < len(node.input)
-    ]
-    return list(dict.fromkeys(name for name in found if name in whole))
+        if (value := operand(node, index)) is not None
+    )
+    found = (one for one in read if one.is_initializer() and one.dtype in kinds)
+    return list(dict.fromkeys(str(one.name) for one in found))
 
 
-def warn_of_stored_integers(proto: onnx.ModelProto) -> None:
+def warn_of_stored_integers(model: ir.Model) -> None:
     """Reports weights that a file about to be trained stores as whole numbers."""
-    if stored := stored_integers(proto):
+    if stored := stored_integers(model):
         more = f" and {len(stored) - _SHOWN} more" if len(stored) > _SHOWN else ""
         logger.warning(
             "%d weights of the model are stored as whole numbers and are not trained: %s; %s",

@@ -47,7 +47,7 @@ def test_a_copy_is_changed_alone_and_shares_its_weights(model):
     (branching,) = [node for node in made.graph if node.op_type == "If"]
     inner = branching.attributes["then_branch"].as_graph()[0]
     inner.replace_input_with(1, made.graph.initializers["w"])
-    made.graph.inputs[0].shape[0] = 2
+    made.graph.inputs[0].shape = ir.Shape([2, 3])
     made.metadata_props["note"] = "changed"
     assert ir.to_proto(model) == before
     x, a = DATA["x"], DATA["x"] * WEIGHT

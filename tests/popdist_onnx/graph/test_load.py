@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime
 import pytest
 from onnx import numpy_helper, parser
@@ -275,7 +276,7 @@ def test_weights_of_loops_and_branches_come_to_the_main_graph():
     """With the same results, under names that say where they were; the source stays as it is."""
     source = nested_model(4)
     before = source.SerializeToString()
-    lifted = read(source)
+    lifted = ir.to_proto(read(source))
     assert source.SerializeToString() == before
     onnx.checker.check_model(lifted, full_check=True)
     weights = {one.name: numpy_helper.to_array(one) for one in lifted.graph.initializer}
@@ -296,7 +297,7 @@ def test_a_weight_that_a_branch_returns_comes_to_the_main_graph_too():
     )
     then = next(one.g for one in proto.graph.node[0].attribute if one.name == "then_branch")
     then.initializer.append(numpy_helper.from_array(np.ones(2, np.float32), "a"))
-    lifted = read(proto)
+    lifted = ir.to_proto(read(proto))
     names = [one.name for one in lifted.graph.initializer]
     assert names == ["z/then_branch/a"]
     branch = next(one.g for one in lifted.graph.node[0].attribute if one.name == "then_branch")
