@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import onnx
 import onnx_ir as ir
 
 from popdist_onnx.errors import popart_exception
-from popdist_onnx.graph.load import load
+from popdist_onnx.graph.load import load, read
 from popdist_onnx.graph.names import GRADIENT
+from popdist_onnx.graph.tensor import Tape
 from popdist_onnx.lowering.apply import lower
 from popdist_onnx.optimizers.sgd import SGD
 from popdist_onnx.runtime.compiled import Execution, make_session
@@ -29,6 +29,7 @@ from popdist_onnx.types.tensor_info import DataType, InputShapeInfo, TensorInfo
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
+    import onnx
     import torch
 
     from popdist_onnx.training.module_runs import Array, Gradients
@@ -36,14 +37,14 @@ if TYPE_CHECKING:
 _LOSS = "popdist.check/loss"
 
 
-def without_dropout(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy of a file that drops nothing."""
-    still = onnx.ModelProto()
-    still.CopyFrom(proto)
-    for node in still.graph.node:
+def _without_dropout(proto: onnx.ModelProto) -> ir.Model:
+    """The model of a file, which drops nothing."""
+    model = read(proto)
+    for node in model.graph:
         if node.op_type == "Dropout":
-            del node.input[1:]
-    return still
+            for index in range(1, len(node.inputs)):
+                node.replace_input_with(index, None)
+    return model
 
 
 def file_of(
@@ -56,11 +57,10 @@ def file_of(
 
     A second argument of the function is a factor of the weights.
     """
-    still = without_dropout(proto)
-    known = {one.name for one in still.graph.output}
-    still.graph.output.extend(
-        onnx.helper.make_empty_tensor_value_info(name) for name in extra if name not in known
-    )
+    still = _without_dropout(proto)
+    inputs, values = _names(still), ir.convenience.create_value_mapping(still.graph)
+    outputs = dict.fromkeys([*still.graph.outputs, *(values[name] for name in extra)])
+    still.graph.outputs[:] = list(outputs)
     # What trains is compared: the model in the working opset, with its rewritten nodes.
     model = lower(load(read_with_shapes(still, _shapes(still, arguments))))
     running_statistics(model)
@@ -77,7 +77,7 @@ def file_of(
     names = [one.name for one in session.get_outputs()]
 
     def run(given: Sequence[Any], factor: float = 1) -> dict[str, Array]:
-        pairs = zip([one.name for one in proto.graph.input], given, strict=False)
+        pairs = zip(inputs, given, strict=False)
         feeds = {name: to_array(one) for name, one in pairs if name in fed}
         feeds |= {name: _scaled(one, factor) for name, one in contents.items()}
         return dict(zip(names, session.run(names, feeds), strict=True))
@@ -89,11 +89,15 @@ def _scaled(array: Array, factor: float) -> Array:
     return array if factor == 1 else array * array.dtype.type(factor)
 
 
-def _shapes(proto: onnx.ModelProto, arguments: Sequence[Any]) -> InputShapeInfo:
+def _names(model: ir.Model) -> list[str]:
+    return [str(value.name) for value in model.graph.inputs]
+
+
+def _shapes(model: ir.Model, arguments: Sequence[Any]) -> InputShapeInfo:
     shapes = InputShapeInfo()
-    for value, one in zip(proto.graph.input, arguments, strict=False):
-        kind = DataType.from_onnx(value.type.tensor_type.elem_type)
-        shapes.add(value.name, TensorInfo(kind, list(one.shape)))
+    for value, one in zip(model.graph.inputs, arguments, strict=False):
+        kind = DataType.from_onnx(int(value.dtype or 0))
+        shapes.add(str(value.name), TensorInfo(kind, list(one.shape)))
     return shapes
 
 
@@ -104,25 +108,16 @@ def gradients_of_file(
     weights: set[str],
 ) -> Callable[[Sequence[torch.Tensor], float], Gradients]:
     """A function of inputs and a factor of weights: gradients of the outputs' sum with factors."""
-    still = without_dropout(proto)
-    shapes = _shapes(still, given)
-    parts = []
-    for number, (output, factor) in enumerate(zip(proto.graph.output, factors, strict=False)):
-        if output.type.tensor_type.elem_type != onnx.TensorProto.FLOAT:
-            continue
-        name = f"{_LOSS}/{number}"
-        constant = onnx.numpy_helper.from_array(np.asarray(factor, np.float32), f"{name}/factor")
-        still.graph.node.extend(
-            [
-                onnx.helper.make_node("Constant", [], [f"{name}/factor"], value=constant),
-                onnx.helper.make_node("Mul", [output.name, f"{name}/factor"], [f"{name}/terms"]),
-                onnx.helper.make_node("ReduceSum", [f"{name}/terms"], [name], keepdims=0),
-            ]
-        )
-        parts.append(name)
+    still = _without_dropout(proto)
+    shapes, tape = _shapes(still, given), Tape(still.graph)
+    parts = [
+        tape.ReduceSum(tape.Mul(output, np.asarray(factor, np.float32)), keepdims=0)
+        for output, factor in zip(still.graph.outputs, factors, strict=False)
+        if output.dtype == ir.DataType.FLOAT
+    ]
     if not parts:
         return lambda *_: {}
-    still.graph.node.append(onnx.helper.make_node("Sum", parts, [_LOSS]))
+    tape.many("Sum", [_LOSS], *parts)
     try:
         return _by_session(still, shapes, weights, weights)
     except popart_exception as error:
@@ -135,7 +130,7 @@ def gradients_of_file(
 
 
 def _by_session(
-    proto: onnx.ModelProto,
+    model: ir.Model,
     shapes: InputShapeInfo,
     weights: Collection[str],
     scaled: Collection[str],
@@ -144,7 +139,7 @@ def _by_session(
     if not weights:
         return lambda *_: {}
     session = TrainingSession(
-        proto,
+        model,
         DataFlow(1, {GRADIENT + name: AnchorReturnType("All") for name in sorted(weights)}),
         _LOSS,
         SGD({"defaultLearningRate": (0.0, False)}),
@@ -156,7 +151,7 @@ def _by_session(
     session.prepareDevice()
     session.weightsFromHost()
     arrays = session.initAnchorArrays()
-    inputs = [value.name for value in proto.graph.input]
+    inputs = _names(model)
     contents = {name: one.copy() for name, one in session.host_tensors.items() if name in scaled}
 
     def gradients(given: Sequence[torch.Tensor], factor: float) -> Gradients:
