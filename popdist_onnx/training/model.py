@@ -312,10 +312,9 @@ def with_stored_fills(model: ir.Model) -> None:
     for node in fills:
         (fill,), (shape,) = node.outputs, node.inputs
         lengths = None if shape is None else stored(shape)
-        number = node.attributes.get_tensor("value")
-        array = np.zeros(lengths if lengths is not None else (), np.float32)
-        if number is not None:
-            array = np.full_like(array, number.numpy().reshape(()), number.dtype.numpy())
+        value = node.attributes.get_tensor("value")
+        number = np.float32(0) if value is None else value.numpy().reshape(())
+        array = np.full(() if lengths is None else tuple(lengths), number)
         name, fill.name = str(fill.name), None
         weight = add_initializer(model.graph, name, array)
         ir.convenience.replace_all_uses_with(fill, weight)

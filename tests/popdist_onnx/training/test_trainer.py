@@ -228,6 +228,29 @@ def test_a_softmax_at_the_end_is_not_taken_twice():
     np.testing.assert_allclose(probabilities.predict(x).sum(1), 1, rtol=1e-5)
 
 
+@pytest.mark.parametrize("form", ["path", "bytes", "proto", "ir"])
+def test_a_model_in_any_form_is_trained_and_stays_as_it_was(form, tmp_path):
+    x, y = data()
+    model = network()
+    content = exported(model)
+    (tmp_path / "model.onnx").write_bytes(content)
+    proto = onnx.load_from_string(content)
+    forms = {"path": tmp_path / "model.onnx", "bytes": content, "proto": proto}
+    forms["ir"] = ir.from_proto(onnx.load_from_string(content))
+    before = ir.to_proto(forms["ir"])
+    trainer = popdist_onnx.Trainer(forms[form], optimizer=sgd(), batch_size=SAMPLES, freeze="0.*")
+    trainer.fit(x, y, shuffle=False)
+    trainer.save(tmp_path / "trained.onnx", inference=True)
+    nn.CrossEntropyLoss()(model(torch.from_numpy(x)), torch.from_numpy(y)).backward()
+    for name, weight in model.named_parameters():
+        rate = 0 if name.startswith("0.") else 0.1
+        wanted = (weight - rate * weight.grad).detach().numpy()
+        np.testing.assert_allclose(trainer.weights[name], wanted, atol=1e-6, err_msg=name)
+    assert forms["path"].read_bytes() == content
+    assert proto == onnx.load_from_string(content)
+    assert ir.to_proto(forms["ir"]) == before
+
+
 def test_lists_and_labels_of_any_whole_type_are_taken():
     x, y = data()
     given = exported(network())
