@@ -5,6 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+from onnx import parser
 from torch import nn
 from torch.nn import functional
 
@@ -304,6 +305,31 @@ def test_curves_of_means_use_the_numbers_that_batch_normalisation_has_in_each_pa
 def test_curves_of_means_after_dropout_are_named(caplog):
     weights(Body(nn.Dropout(0.5)), lambda o, y: functional.mse_loss(o, y).sqrt(), Y, accumulation=2)
     assert "PD600" in caplog.text
+
+
+def test_losses_behind_a_thousand_layers_are_read():
+    layers = [f"h{n + 1} = MatMul(h{n}, turn)" for n in range(1000)]
+    proto = parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> g (float[N, 2] x) => (float loss) <float[2] w ='
+        f" {{1, 2}}, float[2, 2] turn = {{0, 1, 1, 0}}> {{ h0 = Mul(x, w) {' '.join(layers)}"
+        " s = Mul(h1000, h1000) m = ReduceMean<keepdims = 0>(s) loss = Sqrt(m) }"
+    )
+    trainer = popdist_onnx.Trainer(
+        proto,
+        loss="loss",
+        optimizer="sgd",
+        learning_rate=RATE,
+        batch_size=2,
+        accumulation=4,
+        freeze="turn",
+    )
+    said = trainer.fit(X[:, :2], shuffle=False)
+    w = torch.tensor([1.0, 2.0]).double().requires_grad_()
+    value = (torch.tensor(X[:, :2]).double() * w).square().mean().sqrt()
+    value.backward()
+    assert said[0] == pytest.approx(value.item(), rel=1e-5)
+    wanted = (w - RATE * w.grad).detach().numpy()
+    np.testing.assert_allclose(trainer.weights["w"], wanted, atol=1e-5)
 
 
 def of_popart(reduction, ignored):
