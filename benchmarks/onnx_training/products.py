@@ -39,8 +39,8 @@ def products_of(path: str, rate: float) -> list[Product]:
     from popdist_onnx.session.pipeline import read_with_shapes, training_graph
 
     optimizer = popart.SGD({"defaultLearningRate": (rate, True)})
-    proto = read_with_shapes(path, None)
-    model = training_graph(proto, "loss", optimizer, popart.SessionOptions())
+    source = read_with_shapes(path, None)
+    model = training_graph(source, "loss", optimizer, popart.SessionOptions())
     return [product for node in model.graph for product in _products(node)]
 
 

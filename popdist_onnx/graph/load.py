@@ -231,7 +231,7 @@ def _readable(stored: ir.Model | onnx.ModelProto) -> ir.Model:
     model.graph.sort()
     lifting = []
     nodes = (node for graph in (model.graph, *model.functions.values()) for node in graph)
-    if any(inner is not None for node in nodes for inner in subgraphs(node)):
+    if any(True for node in nodes for _ in subgraphs(node)):
         from popdist_onnx.graph.nested_weights import LiftWeights
 
         lifting = [LiftWeights()]

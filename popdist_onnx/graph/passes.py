@@ -49,7 +49,7 @@ class Pass(ir.passes.InPlacePass):
 
 
 class Sequential(ir.passes.Sequential):
-    """Passes in their order. An error that is no popdist's own names the passes before it."""
+    """Passes in their order. An unexpected error names the passes before it."""
 
     def __call__(self, model_or_result: ir.Model | ir.passes.PassResult, /) -> ir.passes.PassResult:
         """Runs the passes."""

@@ -5,6 +5,7 @@ import warnings
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime
 import pytest
 import torch
@@ -381,7 +382,7 @@ def test_weights_that_are_stored_as_whole_numbers_are_listed(tmp_path, caplog):
     nodes = onnx.load(tmp_path / "float.onnx").graph.node
     (last,) = (node.name for node in nodes if "2.weight" in node.input)
     proto = quantized(tmp_path, nodes_to_exclude=[last])
-    names = stored_integers(proto)
+    names = stored_integers(ir.from_proto(proto))
     assert {*names} == {"0.weight_quantized", "0.bias_quantized"}
     trainer = popdist_onnx.Trainer(proto, optimizer="sgd", learning_rate=0.1, batch_size=32)
     assert all(name in caplog.text for name in names)
