@@ -145,6 +145,7 @@ def require_gradients(model: ir.Model) -> None:
     if not any(True for _ in variables(model.graph)):
         hint += (
             "; tensors that ConstantOfShape nodes fill become weights with "
+            "model = popdist_onnx.graph.load.read(file), and then "
             "popdist_onnx.training.model.with_stored_fills(model)"
         )
     raise UpdateError(

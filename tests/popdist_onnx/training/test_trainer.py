@@ -14,8 +14,10 @@ from torch import nn
 
 import popdist_onnx
 from popdist_onnx.graph.exporters import Untie
+from popdist_onnx.graph.load import read
 from popdist_onnx.training.data import Layout, indices
 from popdist_onnx.training.local_replicas import LocalReplicas
+from popdist_onnx.training.model import with_stored_fills
 
 SAMPLES, FEATURES, CLASSES, BATCH = 48, 6, 3, 8
 
@@ -294,6 +296,14 @@ def test_weights_that_are_fills_are_stored_and_trained(caplog):
             deviceInfo=popdist_onnx.DeviceManager().createCpuDevice(),
             **session,
         )
+    model = read(proto)
+    with_stored_fills(model)
+    popdist_onnx.TrainingSession(
+        model,
+        loss="total",
+        deviceInfo=popdist_onnx.DeviceManager().createCpuDevice(),
+        **session,
+    )
 
 
 @pytest.mark.parametrize(
