@@ -45,12 +45,7 @@ from popdist_onnx.graph.compat import FLOATING, replace_uses
 from popdist_onnx.graph.names import FROZEN, UNBIASED
 from popdist_onnx.graph.passes import Pass
 from popdist_onnx.graph.tensor import Tape, Tensor
-from popdist_onnx.graph.values import (
-    add_shared,
-    constant_node,
-    operand,
-    put_first,
-)
+from popdist_onnx.graph.values import add_shared, constant_node, operand, put_first
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
