@@ -118,7 +118,8 @@ def _cloned(
         if value not in twins:
             made = twins[value] = ir.Value(
                 name=value.name,
-                shape=value.shape,
+                # onnx-ir reads, but does not write, shapes of values without a type.
+                shape=None if value.type is None else value.shape,
                 type=value.type,
                 doc_string=value.doc_string,
                 const_value=value.const_value if value.is_initializer() else None,

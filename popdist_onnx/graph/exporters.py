@@ -45,12 +45,7 @@ from popdist_onnx.graph.compat import FLOATING, replace_uses
 from popdist_onnx.graph.names import FROZEN, UNBIASED
 from popdist_onnx.graph.passes import Pass
 from popdist_onnx.graph.tensor import Tape, Tensor
-from popdist_onnx.graph.values import (
-    add_shared,
-    constant_node,
-    operand,
-    put_first,
-)
+from popdist_onnx.graph.values import add_shared, constant_node, operand, put_first
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -242,6 +237,7 @@ class _Writer:
     def __init__(self, graph: ir.Graph) -> None:
         self._tape = Tape(graph)
         self._shares: set[str] = set()
+        self._floats: dict[str, Tensor] = {}
 
     def rewrite(self, node: ir.Node) -> bool:
         """Writes nodes in place of a node; false where it stays."""
@@ -272,22 +268,28 @@ class _Writer:
             self._shares.add(str(output.name))
         if not label.name:
             return [None, scores]
-        best = self._tape.ArgMax(scores, axis=1, keepdims=0)
+        best = self._tape.many("ArgMax", [f"{label.name}/best"], scores, axis=1, keepdims=0)[0]
         return [self._tape.Gather(self._stored("classes", classes), best), scores]
 
     def _linear(self, node: ir.Node, said: dict[str, Any], rows: int) -> Tensor:
         x = self._tape.optional(node, 0)
         if x is not None and x.value.is_graph_input() and x.dtype != ir.DataType.FLOAT:
-            x = self._tape.Cast(x, to=int(ir.DataType.FLOAT))
+            x = self._as_float(x)
         factors = np.asarray(said["coefficients"], np.float32).reshape(rows, -1)
         # The names of skl2onnx for what scikit-learn trains: `freeze_constants` knows them.
         read = [x, self._stored("coefficients", factors)]
         if "intercepts" in said:
             read.append(self._stored("intercepts", np.asarray(said["intercepts"], np.float32)))
-        scores = self._tape.Gemm(*read, transB=1)
+        scores = self._tape.many("Gemm", [f"{node.outputs[-1].name}/scores"], *read, transB=1)[0]
         transform = said.get("post_transform", "NONE")
         axis = {"axis": -1} if transform == "SOFTMAX" else {}
         return self._tape.many(_TRANSFORMS[transform], 1, scores, **axis)[0]
+
+    def _as_float(self, x: Tensor) -> Tensor:
+        if x.name not in self._floats:
+            cast = self._tape.many("Cast", [f"{x.name}/float"], x, to=int(ir.DataType.FLOAT))
+            self._floats[x.name] = cast[0]
+        return self._floats[x.name]
 
     def _stored(self, name: str, content: Array) -> Tensor:
         found, number = name, 0

@@ -306,6 +306,19 @@ def test_a_weight_that_a_branch_returns_comes_to_the_main_graph_too():
     ]
 
 
+def test_a_branch_may_state_a_shape_without_a_type():
+    proto = parsed(
+        "g (bool on, float[2] x) => (float[2] y) { y = If (on) <"
+        "then_branch = t () => (float[2] a) { a = Neg(x) },"
+        "else_branch = e () => (float[2] c) { c = Abs(x) }> }"
+    )
+    for one in proto.graph.node[0].attribute:
+        one.g.output[0].type.tensor_type.ClearField("elem_type")
+    x = np.array([1, -2], np.float32)
+    (found,) = session(load(proto)).run(None, {"on": np.array(True), "x": x})
+    np.testing.assert_array_equal(found, -x)
+
+
 MISFITS = {
     "its scale has shape [3], but must have [4]": "BatchNormalization(x, three, four, four, four)",
     "its variance has shape": "BatchNormalization(x, four, four, four, three)",
