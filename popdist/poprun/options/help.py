@@ -58,9 +58,10 @@ def help_text() -> str:
                 left = ""
     lines += [
         "",
-        "Booleans take yes, no, true, false, on, off, 1 or 0. Both '--option value' and",
-        "'--option=value' work, and a name may be cut as long as it stays unique. All that follows",
-        "the program belongs to the program. '-m package.module' runs a module with this Python.",
+        "Booleans take yes, no, true, false, on, off, 1 or 0, and mean yes where they stand alone.",
+        "Both '--option value' and '--option=value' work, and a name may be cut as long as it is",
+        "unique. All that follows the program belongs to the program. '-m package.module' runs a",
+        "module with this Python.",
         "",
         "poprun doctor looks at this machine; poprun partitions shows its partitions. Programs of",
         "these names are started with 'poprun -- doctor'.",

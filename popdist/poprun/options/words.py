@@ -74,26 +74,51 @@ def read_words(arguments: Sequence[str]) -> tuple[Given, tuple[str, ...]]:
                 position += 1
             typed.setdefault(option.name, []).append(_flag(option, text))
             continue
+        if text is None and option.kind is BOOLEAN and _stands_alone(option, arguments[position:]):
+            text = "yes"
         if text is None:
-            if position == len(arguments):
-                raise UsageError(
-                    "PD100",
-                    f"--{option.name} needs a value",
-                    accepted=option.kind.accepted,
-                    hint=f"--{option.name}=VALUE",
-                )
-            text = arguments[position]
+            text = _following(option, arguments[position:])
             position += 1
-            if not option.takes_options and _names_option(text):
-                raise UsageError(
-                    "PD100",
-                    f"--{option.name} needs a value, and another option follows",
-                    value=text,
-                    accepted=option.kind.accepted,
-                    hint=f"--{option.name}=VALUE; --{option.name}={text} if that is the value",
-                )
         typed.setdefault(option.name, []).append(_convert(option, text))
     return typed, tuple(arguments[position:])
+
+
+def _following(option: Option, words: Sequence[str]) -> str:
+    """The value that stands behind an option.
+
+    Raises:
+        UsageError: There is none, or it names an option.
+    """
+    if not words:
+        raise UsageError(
+            "PD100",
+            f"--{option.name} needs a value",
+            accepted=option.kind.accepted,
+            hint=f"--{option.name}=VALUE",
+        )
+    if not option.takes_options and _names_option(words[0]):
+        raise UsageError(
+            "PD100",
+            f"--{option.name} needs a value, and another option follows",
+            value=words[0],
+            accepted=option.kind.accepted,
+            hint=f"--{option.name}=VALUE; --{option.name}={words[0]} if that is the value",
+        )
+    return words[0]
+
+
+def _stands_alone(option: Option, following: Sequence[str]) -> bool:
+    """Whether a Boolean option has no value, as those of other launchers.
+
+    Another option follows then, or a program that is found: a slip in a value is no program.
+    """
+    if not following or (following[0].startswith("-") and following[0] != "-"):
+        return True
+    if option.takes(following[0]):
+        return False
+    from shutil import which
+
+    return which(following[0]) is not None
 
 
 def _flag(option: Option, text: str | None) -> object:
@@ -212,7 +237,7 @@ def _convert(option: Option, text: str) -> object:
     try:
         return option.convert(text)
     except ValueError:
-        # mpirun's --tag-output, and flags of other tools, stand alone.
+        # Only a program that this machine has may follow at once.
         hint = f"--{option.name} yes, and then the program" if option.kind is BOOLEAN else None
         raise _malformed(option, text, hint) from None
 

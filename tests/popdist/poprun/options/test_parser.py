@@ -94,12 +94,26 @@ def test_two_dashes_end_the_options():
         (["-c", "2"], "with poprun: -np N"),
         (["--nproc_per_node=2"], "with poprun: -np N"),
         (["-mca", "btl", "self"], "--mpi-global-args='--mca NAME VALUE'"),
-        (["--tag-output", "python"], "--tag-output yes, and then the program"),
+        (["--tag-output", "no-such-program"], "--tag-output yes, and then the program"),
     ],
 )
 def test_options_as_other_launchers_have_them_get_what_to_write_here(words, hint):
     with pytest.raises(UsageError, match=re.escape(hint)):
         parse([*words, "train.py"])
+
+
+def test_boolean_options_mean_yes_where_they_stand_alone():
+    line = parse(["--dry-run", "--tag-output", "-np", "2", "--print-topology", "sh", "-c", "true"])
+    names = ("dry-run", "tag-output", "print-topology")
+    assert [line.values[name] for name in names] == [True] * 3
+    assert line.values["num-instances"] == 2
+    assert line.program == ("sh", "-c", "true")
+    assert parse(["--dry-run"]).values["dry-run"] is True
+    # "yes" is a program too, but a value here; and a slip is no program.
+    assert parse(["--dry-run", "yes", "sh"]).program == ("sh",)
+    assert parse(["--dry-run", "no", "sh"]).values["dry-run"] is False
+    with pytest.raises(UsageError, match="accepted: yes, no"):
+        parse(["--dry-run", "ye", "sh"])
 
 
 def test_an_unknown_option_gets_a_suggestion():
