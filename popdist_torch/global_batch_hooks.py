@@ -21,30 +21,29 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-class _Enlargement:
-    """How many times larger than in one process the gradients of this process are now."""
+class Enlargement:
+    """How many times larger than in one process the gradients of this process are now.
+
+    Attributes:
+        factor: It is read where a call would cost small steps more.
+    """
 
     factor = 1.0
 
 
 def enlarge(factor: float) -> None:
     """Sets the factor of all backward passes that no `enlarged` wraps."""
-    _Enlargement.factor = factor
-
-
-def enlargement() -> float:
-    """How many times larger than in one process the gradients of this process are now."""
-    return _Enlargement.factor
+    Enlargement.factor = factor
 
 
 @contextmanager
 def enlarged(factor: float) -> Iterator[None]:
     """Wraps a backward pass whose gradients are larger by a factor."""
-    before, _Enlargement.factor = _Enlargement.factor, factor
+    before, Enlargement.factor = Enlargement.factor, factor
     try:
         yield
     finally:
-        _Enlargement.factor = before
+        Enlargement.factor = before
 
 
 class OfGlobalBatch:
@@ -55,7 +54,7 @@ class OfGlobalBatch:
 
     def __call__(self, *args: Any) -> Any:
         """Returns the hook's result as large as the gradients of this process."""
-        factor = _Enlargement.factor
+        factor = Enlargement.factor
         if factor == 1:
             return self._hook(*args)
         smaller = _scaled(args, 1 / factor)

@@ -98,7 +98,7 @@ def local_training() -> Iterator[None]:
 
 def _say_if_alone(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
     # Dynamo traces a step with copies of the parameters, which have no hooks.
-    if _is_traced() or is_local() or optimizer in _others or not is_enabled(checks.EXCHANGE):
+    if _is_traced() or optimizer in _others or is_local() or not is_enabled(checks.EXCHANGE):
         return
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     # A closure makes the gradients only after this.

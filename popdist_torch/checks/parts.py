@@ -217,7 +217,7 @@ def _gradients(
     args, kwargs = arguments.called(leaves)
     model, trained = training.replicas.model, training.gradients.parameters
     seed_all(seed)
-    with training.saved.kept():
+    with training.saved.kept() if training.saved.keeps else nullcontext():
         with (
             torch.enable_grad(),
             eagerly() if model.compiled else nullcontext(),

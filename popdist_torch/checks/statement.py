@@ -95,13 +95,13 @@ class Statement:
     ) -> None:
         model = compiled.model
         self._options, self._horovod = options, horovod
-        self._calls = 0
+        self._calls, self._due = 0, 1
         named = zip(model.weights.names, model.weights.parameters, strict=True)
         stated = agreement.facts(module, options, optimizer)
         stated |= agreement.parameter_facts(named) | model.versions.facts()
         agreement.require(stated, horovod)
         self._rows = EqualRows(horovod, _REMEDY)
-        is_one = not model.versions
+        is_one = not model.versions.parameters
         if is_one:
             weights = partial(_trained_by, module)
             self._end = Trained(type(module).__name__, weights, agreement.array_of)
@@ -120,9 +120,11 @@ class Statement:
         Raises:
             AgreementError: Weights or states differ; raised on all instances.
         """
-        if agreement.due(self._calls):
+        if self._calls == self._due:
+            self._due *= agreement.GROWTH
             self._compare_state(compiled, optimizer.optimizer)
-        self._rows.look(rows)
+        if self._rows.are_compared:
+            self._rows.look(rows)
 
     def after_call(self) -> None:
         """Notes that a call has trained."""

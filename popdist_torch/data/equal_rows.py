@@ -47,30 +47,30 @@ class EqualRows:
     Args:
         horovod: The module ``horovod.torch``, initialised.
         remedy: What gives each instance rows of its own.
+
+    Attributes:
+        are_compared: Whether `look` has anything to do.
     """
 
     def __init__(self, horovod: Any, remedy: str) -> None:
         self._horovod = horovod
         self._remedy = remedy
-        self._seen: list[str] | None = []
+        self._seen: list[str] = []
+        self.are_compared = True
 
     def look(self, rows: Iterable[Any]) -> None:
         """Takes the rows of an update; those of the first two are compared, then no more.
 
         Rows that are the same in both updates come from no loader: they are a benchmark's.
         """
-        if self._seen is None:
+        if not self.are_compared:
             return
         mine = digest_of(rows)
-        seen = [*self._seen, mine]
-        if not self._equal(mine):
-            self._seen = None
-        elif len(seen) < _UPDATES:
-            self._seen = seen
-        else:
-            self._seen = None
-            if len(set(seen)) == _UPDATES:
-                self._warn(_readers())
+        self._seen.append(mine)
+        is_equal = self._equal(mine)
+        self.are_compared = is_equal and len(self._seen) < _UPDATES
+        if is_equal and len(set(self._seen)) == _UPDATES:
+            self._warn(_readers())
 
     def look_at_gradients(self, gradients: str) -> None:
         """Takes a digest of the gradients of the first backward pass, before they are exchanged.

@@ -37,16 +37,17 @@ class Anchors:
         replicas: The number of local replicas.
 
     Attributes:
+        names: The tensors, by the program's names for them.
         replica: The local replica whose backward pass runs.
     """
 
     def __init__(self, options: Options, replicas: int) -> None:
         self.replica = 0
         self._replicas = range(replicas)
-        self._named: dict[str, str] = dict(options.anchored_tensors)
+        self.names: dict[str, str] = dict(options.anchored_tensors)
         given = options.values().get("anchor_modes", {})
         default = (options.output_mode, options.output_return_period)
-        modes = {short: given.get(short, default) for short in self._named}
+        modes = {short: given.get(short, default) for short in self.names}
         self._modes: dict[str, tuple[OutputMode, int]] = {
             short: default if mode[0] == OutputMode.Default else mode
             for short, mode in modes.items()
@@ -56,7 +57,7 @@ class Anchors:
 
     def begin(self) -> None:
         """Starts a call."""
-        self._kept = {short: [] for short in self._named}
+        self._kept = {short: [] for short in self.names}
 
     @contextmanager
     def watching(self, named: Iterable[tuple[str, torch.Tensor]], factor: float) -> Iterator[None]:
@@ -66,7 +67,7 @@ class Anchors:
             named: The trained parameters by name.
             factor: Undoes a division of the losses.
         """
-        self._gradients = {name: {} for name in self._named.values() if name.startswith(GRADIENT)}
+        self._gradients = {name: {} for name in self.names.values() if name.startswith(GRADIENT)}
         hooks: list[Any] = []
         for name, parameter in named if self._gradients else ():
             if (kept := self._gradients.get(GRADIENT + name)) is not None:
@@ -95,7 +96,7 @@ class Anchors:
             updated: Whether it is an update.
         """
         tensors = cache(tensors)
-        for short, long in self._named.items():
+        for short, long in self.names.items():
             mode, period = self._modes[short]
             if long.startswith(UPDATED) != updated or (
                 mode == OutputMode.EveryN and (index + 1) % period
@@ -128,15 +129,15 @@ class Anchors:
         Raises:
             Error: It was not named, or there is no such tensor.
         """
-        if short not in self._named:
+        if short not in self.names:
             raise Error(
                 "PD392",
                 "no tensor was anchored under this name",
                 value=short,
-                accepted=", ".join(sorted(self._named)) or None,
+                accepted=", ".join(sorted(self.names)) or None,
                 hint="call options.anchorTensor(short_name, long_name) before the model is wrapped",
             )
-        long = self._named[short]
+        long = self.names[short]
         if kept := self._kept.get(short):
             return _joined(kept).cpu()
         tensors = cache(tensors)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import logging
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
@@ -18,21 +19,53 @@ from popdist_torch.executor import compile_hooks, groups, inputs, replicas
 from popdist_torch.executor.anchors import GRADIENT, UPDATED, Anchors
 from popdist_torch.executor.batching import Batching
 from popdist_torch.executor.compiled import original
-from popdist_torch.executor.float_exceptions import exceptions
 from popdist_torch.executor.latency import Latencies, Timeline
 from popdist_torch.executor.mixed_precision import MixedPrecision
 from popdist_torch.executor.outputs import Outputs
 from popdist_torch.executor.step import Replicas
 from popdist_torch.executor.weights import DeviceModel, choose
-from popdist_torch.ops.annotations import module_repr, wrapped_call
+from popdist_torch.ops.annotations import module_repr
 from popdist_torch.ops.recomputation import MarkedLayers
-from popdist_torch.ops.updates import over_replicas
+from popdist_torch.ops.running import wrapped_call
 from popdist_torch.options import ConnectionType, Options, OutputMode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from contextlib import AbstractContextManager
 
 logger = logging.getLogger("popdist.torch")
+
+
+class CallSettings(NamedTuple):
+    """The options that each call reads, which are frozen.
+
+    Attributes:
+        output_mode: Which outputs are returned.
+        output_return_period: Of ``OutputMode.EveryN``.
+        synthetic_data: Whether calls get the values of the first one again.
+        broadcast_buffers: Whether all replicas are to have equal buffers.
+        is_offline: Whether nothing runs.
+        is_strict: Whether floating-point exceptions are errors.
+    """
+
+    output_mode: OutputMode
+    output_return_period: int
+    synthetic_data: bool
+    broadcast_buffers: bool
+    is_offline: bool
+    is_strict: bool
+
+    @classmethod
+    def of(cls, options: Options) -> CallSettings:
+        """Those of some options."""
+        return cls(
+            options.output_mode,
+            options.output_return_period,
+            options.synthetic_data,
+            options.broadcast_buffers,
+            options.connection_type == ConnectionType.Never,
+            options.Precision.values().get("floating_point_exceptions", False),
+        )
 
 
 class Executor(ABC):
@@ -73,6 +106,7 @@ class Executor(ABC):
         _require_module(self._user_model)
         given._freeze()  # noqa: SLF001 - what freezing is for
         self._options = given.resolved(default_output)
+        self._settings = CallSettings.of(self._options)
         self._placement = self._options.placement  # computed again at each access
         self._batching = Batching.of(self._options)
         self._given = self._batching  # of the program's calls; a comparison computes others
@@ -144,7 +178,7 @@ class Executor(ABC):
             # Values that are made there could never be changed again.
             with torch.inference_mode(mode=False):
                 return self(*args, **kwargs)
-        if self._options.connection_type == ConnectionType.Never:
+        if self._settings.is_offline:
             raise OfflineError(
                 "PD305",
                 "Trying to run a model on an offline device (ConnectionType.Never)",
@@ -169,21 +203,19 @@ class Executor(ABC):
             if not self._attached:
                 self.attachToDevice()
             outputs = Outputs(
-                self._options.output_mode,
-                self._options.output_return_period,
+                self._settings.output_mode,
+                self._settings.output_return_period,
                 self._batching,
                 compiled.model.storages(),
             )
             self._before_run()
-            strict = self._options.Precision.values().get("floating_point_exceptions", False)
             with (
                 self._latencies.compute.timed(),
-                wrapped_call(),
-                exceptions(enabled=strict),
-                over_replicas(self._placement),
+                wrapped_call(self._placement),
+                _strictly() if self._settings.is_strict else nullcontext(),
             ):
                 self._run(compiled, arguments, outputs)
-            compiled.model.buffers.require_unchanged(broadcast=self._options.broadcast_buffers)
+            compiled.model.buffers.require_unchanged(broadcast=self._settings.broadcast_buffers)
             self._timeline = Timeline.of(arguments, outputs, self._batching.replicas)
             with self._latencies.outputs.timed():
                 return outputs.joined()
@@ -500,7 +532,7 @@ class Executor(ABC):
         self._restore(self._replicas)
         self._signature = arguments.signature
         # The device's values are new, so nothing needs to be copied until the program detaches.
-        self._attached = self._options.connection_type != ConnectionType.Never
+        self._attached = not self._settings.is_offline
 
     def _restore(self, compiled: Replicas) -> None:
         replicas.restore(compiled.streams, compiled.model.buffers, self._loaded_replicas)
@@ -517,7 +549,7 @@ class Executor(ABC):
         if self._signature is None:
             self._signature = arguments.signature
         inputs.require_same(self._signature, arguments.signature, self._forward)
-        if not self._options.synthetic_data:
+        if not self._settings.synthetic_data:
             return arguments
         if self._synthetic is None:
             self._synthetic = inputs.synthetic(arguments)
@@ -553,6 +585,12 @@ class Executor(ABC):
         if self._options.exists("random_seed"):
             return int(self._options.random_seed)
         return torch.initial_seed()
+
+
+def _strictly() -> AbstractContextManager[None]:
+    from popdist_torch.executor.float_exceptions import exceptions
+
+    return exceptions()
 
 
 def _require_module(model: Any) -> None:

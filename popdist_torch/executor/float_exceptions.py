@@ -8,7 +8,7 @@ are, is an exception. So is an ordered comparison of a NaN.
 
 from __future__ import annotations
 
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,7 +20,6 @@ from popdist_torch.executor.compiled import eagerly
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from contextlib import AbstractContextManager
 
 _ORDERED = frozenset({"lt", "le", "gt", "ge", "less", "less_equal", "greater", "greater_equal"})
 
@@ -75,11 +74,7 @@ def _error(kind: str, name: str) -> Error:
 
 
 @contextmanager
-def _checked() -> Iterator[None]:
+def exceptions() -> Iterator[None]:
+    """Raises `Error` on floating-point exceptions inside; compiled models then run eagerly."""
     with eagerly(), _Exceptions():  # type: ignore[no-untyped-call]
         yield
-
-
-def exceptions(*, enabled: bool) -> AbstractContextManager[None]:
-    """Raises `Error` on floating-point exceptions inside; compiled models then run eagerly."""
-    return _checked() if enabled else nullcontext()

@@ -197,13 +197,16 @@ class Versions:
         named: All parameters of the model by name, with the device's values in use.
         here: The local replicas among those of the job.
 
+    Attributes:
+        parameters: Those that have versions.
+
     Raises:
         Error: The job has another number of replicas than the groups were declared for.
     """
 
     def __init__(self, named: Iterable[tuple[str, torch.nn.Parameter]], here: Placement) -> None:
         self._groups: dict[int, Grouping] = {}
-        self._parameters: list[torch.nn.Parameter] = []
+        self.parameters: list[torch.nn.Parameter] = []
         self._first = here.first_replica
         self._whole: list[tuple[torch.Tensor, torch.Tensor | None]] = []
         for name, parameter in named:
@@ -217,15 +220,12 @@ class Versions:
                     value=f"{len(grouping.group_of)} replicas then, {here.total_replicas} now",
                     hint="run the model with options of as many replicas",
                 )
-            self._parameters.append(parameter)
+            self.parameters.append(parameter)
             self._groups[id(parameter)] = grouping
 
     def has(self, parameter: torch.Tensor) -> bool:
         """Whether groups of replicas have versions of a parameter."""
         return id(parameter) in self._groups
-
-    def __bool__(self) -> bool:
-        return bool(self._parameters)
 
     @contextmanager
     def of(self, replica: int) -> Iterator[None]:
@@ -241,14 +241,14 @@ class Versions:
 
     def enter(self, replica: int) -> None:
         """Makes each parameter the version of a local replica's group; of one at any time."""
-        self._whole = [(p.data, p.grad) for p in self._parameters]
-        for parameter, (versions, _) in zip(self._parameters, self._whole, strict=True):
+        self._whole = [(p.data, p.grad) for p in self.parameters]
+        for parameter, (versions, _) in zip(self.parameters, self._whole, strict=True):
             parameter.grad = None
             parameter.data = versions[self._group(parameter, replica)]
 
     def leave(self, replica: int) -> None:
         """Makes each parameter all versions again, and adds this one's gradient to theirs."""
-        for parameter, (versions, total) in zip(self._parameters, self._whole, strict=True):
+        for parameter, (versions, total) in zip(self.parameters, self._whole, strict=True):
             group = self._group(parameter, replica)
             gradient, parameter.grad = parameter.grad, None
             own = versions[group]
@@ -280,7 +280,7 @@ class Versions:
 
     def facts(self) -> dict[str, str]:
         """The groups of each parameter that has some, for a comparison of all instances."""
-        numbered = enumerate(self._parameters)
+        numbered = enumerate(self.parameters)
         return {f"groups of parameter {i}": str(self._groups[id(p)].group_of) for i, p in numbered}
 
     def _group(self, parameter: torch.Tensor, replica: int) -> int:

@@ -39,10 +39,7 @@ class SavedValues:
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Wraps the forward and the backward pass of a micro-batch."""
-        if not self.keeps:
-            yield
-            return
+        """Wraps the forward and the backward pass of a micro-batch where values are copied."""
         with graph.allow_mutation_on_saved_tensors() as context, _of_any_layout(context):
             self._context = context
             try:
@@ -66,7 +63,7 @@ class SavedValues:
 
     def after_forward(self) -> None:
         """Notes whether the first forward pass changed a value that its gradients need."""
-        if self._context is not None and not self.is_known:
+        if self._context is not None:
             self.keeps = bool(self._context.cloned)
             self.is_known = True
 

@@ -1,4 +1,4 @@
-"""The loss scaling factor: the program's constant, or one that follows the gradients.
+"""Automatic loss scaling: a factor of the loss that follows the gradients.
 
 In half precision, small gradients underflow and large ones overflow. With automatic loss scaling,
 the program's factor is multiplied by a power of two. The rule is PopART's with its default
@@ -33,41 +33,38 @@ _LARGEST = float(2**15)
 
 
 class LossScaling:
-    """Scales losses, and decides whether an update is made.
+    """Adapts the factor of the loss, and decides whether an update is made.
 
     Args:
-        optimizer: The optimizer, whose state holds the automatic factor.
-        following: Parameters whose gradients the factor follows; none where it is not automatic.
+        optimizer: The optimizer, whose state holds the factor.
+        trained: The parameters whose gradients it follows.
     """
 
-    def __init__(self, optimizer: DeviceOptimizer, following: Sequence[torch.nn.Parameter]) -> None:
+    def __init__(self, optimizer: DeviceOptimizer, trained: Sequence[torch.nn.Parameter]) -> None:
         self._optimizer = optimizer
-        self._followed = [p for p in following if p.dtype == torch.float16]
-        if following and not self._followed:
+        self._followed = [p for p in trained if p.dtype == torch.float16]
+        if trained and not self._followed:
             stored_only("Training.setAutomaticLossScaling for models without half precision")
-
-    @property
-    def scale(self) -> float:
-        """Factor of the losses in the next update."""
-        return self._optimizer.loss_scaling
 
     def accepts(self) -> bool:
         """Whether the update can be made; adapts the factor to its gradients, already unscaled."""
         gradients = [p.grad for p in self._followed if p.grad is not None]
         if not gradients:
             return True
-        limit = _LIMIT / self.scale
+        scale = self._optimizer.loss_scaling
+        limit = _LIMIT / scale
         large = sum(int((gradient.abs() > limit).sum()) for gradient in gradients)
         finite = all(bool(torch.isfinite(gradient).all()) for gradient in gradients)
         if not finite or large > _SHARE * sum(gradient.numel() for gradient in gradients):
             self._multiply(0.5)
-        elif 2 * self.scale <= _LARGEST:
+        elif 2 * scale <= _LARGEST:
             self._multiply(2.0)
         if not finite:
-            logger.info("gradients overflowed; no update, the loss scaling is now %g", self.scale)
+            scale = self._optimizer.loss_scaling
+            logger.info("gradients overflowed; no update, the loss scaling is now %g", scale)
         return finite
 
     def _multiply(self, factor: float) -> None:
         # The factor does not fall below one: an overflow at one is not caused by scaling.
-        if factor > 1 or factor * self.scale >= 1:
+        if factor > 1 or factor * self._optimizer.loss_scaling >= 1:
             self._optimizer.loss_scale_factor *= factor

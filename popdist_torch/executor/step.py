@@ -19,9 +19,9 @@ from popdist_torch.executor.losses import (
     warn_of_unmarked,
 )
 from popdist_torch.executor.mixed_precision import MixedPrecision, may_mix
-from popdist_torch.global_batch_hooks import enlarged, enlargement
+from popdist_torch.global_batch_hooks import Enlargement, enlarged
+from popdist_torch.ops.running import update
 from popdist_torch.ops.turns import Turns
-from popdist_torch.ops.updates import update
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -63,7 +63,7 @@ class Replicas:
         torch.clear_autocast_cache()
         self.streams.enter(replica)
         try:
-            if self.streams.device.type == "cpu" and not self.model.versions:
+            if self.streams.device.type == "cpu" and not self.model.versions.parameters:
                 yield  # small models notice each context
             else:
                 # What forward makes without naming a device is made where the model runs.
@@ -100,7 +100,7 @@ class Replicas:
 
     def forward_pass(self) -> AbstractContextManager[None]:
         """Wraps a training micro-batch's forward pass; compiled code chooses what it recomputes."""
-        plain = self.model.compiled or not self.marked.needed
+        plain = self.model.compiled or not self.marked.are_needed
         return nullcontext() if plain else self.marked.forward_pass()
 
 
@@ -115,13 +115,15 @@ class StepCheck(Protocol):
 class Training:
     """The parts of a training model that its weight updates use.
 
+    A part that is not in use is None, or says so by an attribute; a step does not enter it.
+
     Attributes:
         batching: The batch algebra.
         replicas: The local replicas.
         gradients: Accumulates and exchanges gradients.
         optimizer: Updates the weights.
-        scaling: The factor of the loss.
-        anchors: The tensors that the program reads afterwards.
+        scaling: Adapts the factor of the loss, where the program asked for it.
+        anchors: The tensors that the program reads afterwards, if there are any.
         tensors: The model's tensors, by name, as a local replica has them.
         averages: Whether gradients are means over replicas, not sums.
         share: How many times larger than in one process gradients are in a backward pass.
@@ -142,8 +144,8 @@ class Training:
     replicas: Replicas
     gradients: Gradients
     optimizer: DeviceOptimizer
-    scaling: LossScaling
-    anchors: Anchors
+    scaling: LossScaling | None
+    anchors: Anchors | None
     weights: MicroBatchWeights
     tensors: Callable[[int], dict[str, torch.Tensor]]
     averages: bool = True
@@ -170,28 +172,37 @@ class Training:
 
     def run(self, arguments: Arguments, outputs: Outputs, facts: Sequence[int]) -> None:
         """Runs the weight updates of one call; ``facts`` must be equal on all instances."""
+        self._outside = Enlargement.factor
+        if self.anchors is None:
+            self._run(arguments, outputs, facts)
+            return
         self.anchors.begin()
-        self._outside = enlargement()
         name_of = self.replicas.model.weights.name_of
         named = ((name_of(parameter), parameter) for parameter in self.gradients.parameters)
         with self.anchors.watching(named, self.early_divisor):
             self._run(arguments, outputs, facts)
 
     def _run(self, arguments: Arguments, outputs: Outputs, facts: Sequence[int]) -> None:
-        accumulation = self.batching.accumulation
+        accumulation, anchors = self.batching.accumulation, self.anchors
         for iteration in range(self.batching.iterations):
             self.gradients.begin(facts)
-            scale = self.last_scale = self.scaling.scale
+            scale = self.last_scale = self.optimizer.loss_scaling
             with update():
                 for step in range(accumulation):
                     run = self._accumulate if self.saved.is_known else self._try
-                    self.turns.run(partial(run, arguments, outputs, (iteration, step), scale))
-                    self.anchors.take(iteration * accumulation + step, self.tensors)
+                    work = partial(run, arguments, outputs, (iteration, step), scale)
+                    if self.batching.replicas == 1:
+                        work(0)
+                    else:
+                        self.turns.run(work)
+                    if anchors is not None:
+                        anchors.take(iteration * accumulation + step, self.tensors)
             with self.replicas.without_autocast(), self.optimizer.updating():
                 self.gradients.end(scale, self.optimizer.widen)  # exchanges
                 self.gradients.multiply(self.weights.factor())
                 self._update(iteration)
-            self.anchors.take(iteration, self.tensors, updated=True)
+            if anchors is not None:
+                anchors.take(iteration, self.tensors, updated=True)
             for check in self.checks:
                 check.after_update(self, arguments, iteration)
 
@@ -205,7 +216,8 @@ class Training:
             self.replicas.suspended(replica),
         ):
             yield
-        self.anchors.replica = replica
+        if self.anchors is not None:
+            self.anchors.replica = replica
 
     def _try(self, *args: Any) -> None:
         """Runs a first micro-batch, again where it failed only because values are copied."""
@@ -237,19 +249,24 @@ class Training:
     ) -> None:
         """Runs one micro-batch forward and backward."""
         iteration, step = place
-        self.anchors.replica = replica
+        if self.anchors is not None:
+            self.anchors.replica = replica
         part = self.batching.part(iteration, step, replica)
-        with self.replicas.running(replica), torch.enable_grad(), self.saved.kept():
+        kept = self.saved.kept() if self.saved.keeps else nullcontext()
+        with self.replicas.running(replica), torch.enable_grad(), kept:
             with self.replicas.forward_pass(), self.weights.forward_pass():
                 output, loss = self._forward(arguments, part)
-            self.saved.after_forward()
+            if not self.saved.is_known:
+                self.saved.after_forward()
             if loss is not None:
                 seed = scale * self.weights.weight / self.early_divisor
                 last = (step, replica) == (
                     self.batching.accumulation - 1,
                     self.batching.replicas - 1,
                 )
-                with self.replicas.without_autocast(), enlarged(self.share):
+                is_larger = self.share != Enlargement.factor
+                share = enlarged(self.share) if is_larger else nullcontext()
+                with self.replicas.without_autocast(), share:
                     # Backward passes in which replicas meet end together.
                     alone = last and not self.turns.meets
                     self.gradients.backward(loss, seed, replica=replica, last=alone)
@@ -274,7 +291,7 @@ class Training:
                 value=unreached,
                 hint="build the optimizer from model.parameters() of the model that is wrapped",
             )
-        if self.gradients.parameters and self.scaling.accepts():
+        if self.gradients.parameters and (self.scaling is None or self.scaling.accepts()):
             self.optimizer.update()
             self.replicas.model.renew_aliases()
 

@@ -35,7 +35,6 @@ from popdist_torch.global_means import MicroBatchWeights
 from popdist_torch.optim.device import DeviceOptimizer
 from popdist_torch.optim.published_state import name_weights
 from popdist_torch.options import (
-    ConnectionType,
     MeanReductionStrategy,
     Options,
     OutputMode,
@@ -229,7 +228,7 @@ class TrainingExecutor(Executor):
 
     def _collect(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Arguments:
         arguments = super()._collect(args, kwargs)
-        if self._replay is None or self._options.synthetic_data:
+        if self._replay is None or self._settings.synthetic_data:
             return arguments
         self._replay.start(self)
         return self._replay.of_call(arguments, self._given, self._batching)
@@ -242,7 +241,7 @@ class TrainingExecutor(Executor):
         """Applies the changes that the program has made since the last call."""
         optimizer, weights = self._driver(), self._require_compiled().model.weights
         optimizer.require_constants()
-        if self._require_compiled().model.versions:
+        if self._require_compiled().model.versions.parameters:
             require_elementwise(optimizer.optimizer)
         for index, parameter in enumerate(optimizer.parameters()):
             if not weights.has(parameter):
@@ -310,7 +309,7 @@ class TrainingExecutor(Executor):
         return self._device_optimizer
 
     def _driven(self) -> DeviceOptimizer:
-        if self._options.connection_type != ConnectionType.Never:
+        if not self._settings.is_offline:
             name_weights(self._user_model.named_parameters())
         driven = DeviceOptimizer(self._optimizer, self._divisor())
         if self._follows_gradients():
@@ -370,11 +369,8 @@ class TrainingExecutor(Executor):
             compiled,
             gradients,
             self._driver(),
-            LossScaling(
-                self._driver(),
-                trained if self._follows_gradients() else [],
-            ),
-            self._anchors,
+            LossScaling(self._driver(), trained) if self._follows_gradients() else None,
+            self._anchors if self._anchors.names else None,
             MicroBatchWeights(horovod, label, divisor),
             self._tensors,
             averages=divisor != 1,

@@ -20,7 +20,7 @@ from popdist_torch.errors import Error
 from popdist_torch.executor.compiled import keep_from_dynamo
 from popdist_torch.horovod.world import connected
 from popdist_torch.ops.over_replicas import Replica, gathered, total_of
-from popdist_torch.ops.updates import placement
+from popdist_torch.ops.running import placement
 from popdist_torch.synchronised_norms import OverAllProcesses, is_of_horovod
 
 

@@ -9,7 +9,6 @@ from popdist_torch.ops.annotations import (
     BlockFunction,
     MultiConv,
     NameScope,
-    isRunningOnIpu,
     module_repr,
     removeBlocks,
 )
@@ -28,6 +27,7 @@ from popdist_torch.ops.hints import (
 )
 from popdist_torch.ops.library import LIBRARY as _LIBRARY
 from popdist_torch.ops.recomputation import recomputationCheckpoint
+from popdist_torch.ops.running import isRunningOnIpu
 
 __all__ = [
     "CPU",

@@ -1,13 +1,9 @@
-"""Annotations that lay a model out over IPUs, and whether code runs inside a wrapped model.
-
-On a host annotations check what they are given and change nothing.
-"""
+"""Annotations that lay a model out over IPUs; a host checks what it is given, no more."""
 
 from __future__ import annotations
 
 import functools
 from contextlib import contextmanager
-from contextvars import ContextVar
 from types import MethodType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -300,38 +296,3 @@ def _identity(user_id: str | int | None, ipu_id: int | None) -> tuple[str, int |
     if not isinstance(user_id, str | int) or isinstance(user_id, bool):
         raise OptionError("PD300", "a block's name is text or a whole number", value=user_id)
     return str(user_id), ipu_id
-
-
-# Whether code runs inside a wrapped model: what PopTorch programs mean by "on the IPU".
-
-
-_inside: ContextVar[bool] = ContextVar("inside a wrapped model", default=False)
-_running = 0
-"""Calls of wrapped models that run, in any thread."""
-
-
-class wrapped_call:  # noqa: N801 - used as a function is; a generator would cost small calls more
-    """Marks what runs as part of a wrapped model."""
-
-    def __enter__(self) -> None:
-        """Marks it."""
-        global _running  # noqa: PLW0603 - of all threads
-        self._token = _inside.set(True)
-        _running += 1
-
-    def __exit__(self, *error: object) -> None:
-        """Ends it."""
-        global _running  # noqa: PLW0603 - of all threads
-        _running -= 1
-        _inside.reset(self._token)
-
-
-def isRunningOnIpu() -> bool:
-    """Whether this code is part of a call of a wrapped model.
-
-    Returns:
-        True inside ``trainingModel(...)(...)`` and ``inferenceModel(...)(...)``, whatever device
-        they run on; False elsewhere, also where the same module is called plainly.
-    """
-    # Backward passes on a GPU, which may run parts of forward again, have threads of their own.
-    return _inside.get() or (_running > 0 and torch._C._current_graph_task_id() != -1)  # noqa: SLF001 - no public name

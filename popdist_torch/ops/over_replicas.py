@@ -12,8 +12,8 @@ import torch
 
 from popdist import backend
 from popdist_torch.errors import CustomOperatorError
+from popdist_torch.ops.running import placement
 from popdist_torch.ops.turns import present_turn
-from popdist_torch.ops.updates import placement
 from popdist_torch.options.placement import Placement
 
 if TYPE_CHECKING:

@@ -42,6 +42,9 @@ class MarkedLayers:
     Args:
         module: The module.
         mode: Makes the context that layers need as they run again.
+
+    Attributes:
+        are_needed: Whether `forward_pass` has anything to do.
     """
 
     def __init__(self, module: nn.Module, mode: Callable[[], Context] = nullcontext) -> None:
@@ -51,11 +54,7 @@ class MarkedLayers:
         self._results: dict[int, tuple[torch.Tensor, nn.Module]] = {}
         self._versions: dict[nn.Module, list[int]] = {}
         self._found = False
-
-    @property
-    def needed(self) -> bool:
-        """Whether `forward_pass` has anything to do."""
-        return not self._found or bool(self._layers)
+        self.are_needed = True
 
     @contextmanager
     def forward_pass(self) -> Iterator[None]:
@@ -69,6 +68,7 @@ class MarkedLayers:
         self._found = True
         inner = {part for layer in self._layers for part in layer.modules() if part is not layer}
         self._layers = [layer for layer in self._layers if layer not in inner]
+        self.are_needed = bool(self._layers)
 
     def note(self, tensor: torch.Tensor) -> None:
         """Records that a tensor is marked."""

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from popdist_torch.errors import CustomOperatorError
 from popdist_torch.ops.custom.registry import host_op
-from popdist_torch.ops.updates import before_update
+from popdist_torch.ops.running import before_update
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,7 +11,8 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 import popdist_torch as poptorch
-from popdist_torch.ops.annotations import wrapped_call
+from popdist_torch.ops.running import wrapped_call
+from popdist_torch.options.placement import Placement
 
 
 @pytest.fixture(autouse=True)
@@ -281,7 +282,7 @@ def test_backward_passes_in_threads_of_their_own_are_part_of_the_call():
         y.register_hook(lambda _: answers.append(poptorch.isRunningOnIpu()))
         y.backward()
 
-    for context in (nullcontext(), wrapped_call()):
+    for context in (nullcontext(), wrapped_call(Placement())):
         with context:
             thread = threading.Thread(target=backward)
             thread.start()
