@@ -84,9 +84,12 @@ _CALLS: "dict[str, dict[str, Callable[[str, ModuleType], None]]]" = {
 
 
 def install(part: str) -> None:
-    """Waits for the modules of a part in this process.
+    """Waits for the modules of a part in this process; calls at once for those that are loaded.
 
     Args:
         part: ``"frameworks"`` or ``"ddp"``.
     """
+    for name, call in _CALLS[part].items():
+        if name in sys.modules:
+            call(name, sys.modules[name])
     sys.meta_path.insert(0, Finder(_CALLS[part].get))

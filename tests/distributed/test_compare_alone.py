@@ -1,13 +1,13 @@
 """`poprun --compare-alone` on real jobs: wrong losses are named, and sound ones are not."""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
 from popdist.comparison import Comparison
 from tests.distributed.jobs import LAUNCHER, run_command
+from tests.distributed.warm import framework_of, python
 
 PROGRAMS = Path(__file__).parent / "compared"
 
@@ -21,7 +21,7 @@ def compared(program, *words, updates=2, options=()):
             "2",
             f"--compare-alone={updates}",
             *options,
-            sys.executable,
+            *python(framework_of(PROGRAMS / f"{program}.py")),
             PROGRAMS / f"{program}.py",
             *words,
         ],
@@ -103,7 +103,7 @@ def test_a_training_model_is_given_the_weights_and_batches_of_the_job(tmp_path, 
     """The second program has one row for each replica, so replicas cannot be computed as one."""
     program = tmp_path / "unprepared.py"
     program.write_text(UNPREPARED.replace("WEIGHT", weight))
-    words = [*LAUNCHER, "-np", "2", "--compare-alone=2", sys.executable, program]
+    words = [*LAUNCHER, "-np", "2", "--compare-alone=2", *python("torch"), program]
     code, output = run_command(words)
     assert code == 0, output
     assert output.count("given   equal") == 2, output
@@ -165,7 +165,7 @@ with strategy.scope():
 @pytest.mark.parametrize("queue", ["", "a queue"])
 def test_a_loop_of_tensorflow_is_given_the_elements_of_the_job(tmp_path, queue):
     program = tmp_path / "own_data.py"
-    words = [*LAUNCHER, "-np", "2", "--compare-alone=3", sys.executable, program]
+    words = [*LAUNCHER, "-np", "2", "--compare-alone=3", *python("tensorflow"), program]
     program.write_text(OWN_DATA.replace("QUEUE", queue).replace("LOSS", ""))
     code, output = run_command(words, timeout=280)
     assert code == 0, output
@@ -187,7 +187,7 @@ def test_train_of_onnx():
 def test_a_program_that_trains_nothing_cannot_be_compared(tmp_path):
     program = tmp_path / "nothing.py"
     program.write_text("import torch")
-    words = [*LAUNCHER, "-np", "2", "--compare-alone=2", sys.executable, program]
+    words = [*LAUNCHER, "-np", "2", "--compare-alone=2", *python("torch"), program]
     code, output = run_command(words)
     assert code == 2, output
     assert "[PD024] no update of the job and the program alone was recorded" in output
@@ -197,7 +197,7 @@ def test_first_weights_that_depend_on_the_process_cannot_be_compared(tmp_path):
     program = tmp_path / "unseeded.py"
     source = (PROGRAMS / "plain_loop.py").read_text()
     program.write_text(source.replace("torch.manual_seed(1)", "torch.manual_seed(hvd.size())"))
-    words = [*LAUNCHER, "-np", "2", "--compare-alone=2", sys.executable, program, "mean"]
+    words = [*LAUNCHER, "-np", "2", "--compare-alone=2", *python("torch"), program, "mean"]
     code, output = run_command(words)
     assert code == 2, output
     assert "starts from other weights in the job than alone: 0.weight" in output

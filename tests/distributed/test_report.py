@@ -127,7 +127,7 @@ if popdist.getInstanceIndex() == 0:
 def test_adapters_report_their_steps_without_a_word_of_the_program(tmp_path):
     result = tmp_path / "result.json"
     code, output = run_command(
-        [*LAUNCHER, "-np", "2", f"--json={result}", sys.executable, "-c", ADAPTERS]
+        [*LAUNCHER, "-np", "2", f"--json={result}", *python("torch"), "-c", ADAPTERS]
     )
     assert code == 0, output
     instances = json.loads(result.read_text())["instances"]

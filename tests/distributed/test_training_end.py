@@ -1,11 +1,11 @@
 """Ends of programs: weights that differ, and instances that have exchanged nothing."""
 
-import sys
 import textwrap
 
 import pytest
 
 from tests.distributed.jobs import LAUNCHER, run_command
+from tests.distributed.warm import framework_in, python
 
 LOOP = """
     import copy, torch, popdist_torch.horovod as hvd
@@ -72,8 +72,9 @@ CHANGED = [
 
 
 def run(program, *options, instances=2):
-    words = [*LAUNCHER, "-np", instances, *options, sys.executable, "-c", textwrap.dedent(program)]
-    return run_command(words, timeout=200)
+    program = textwrap.dedent(program)
+    words = [*options, *python(framework_in(program)), "-c", program]
+    return run_command([*LAUNCHER, "-np", instances, *words], timeout=200)
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,16 @@ Each program trains losses of a table, one model each. The program alone is the 
 """
 
 import json
-import sys
+from pathlib import Path
 
 import pytest
 
 from tests.distributed.jobs import LAUNCHER, run_command
+from tests.distributed.warm import framework_of, python
 from tests.properties import keras_losses, torch_losses
 from tests.properties.torch_losses import EQUAL, NAMED, OWN, SOME
 
+PROGRAMS = Path(__file__).parent / "programs"
 _SOME_OF_KERAS = {name: keras_losses.LOSSES[name] for name in SOME}
 _SOME_OF_TORCH = {name: torch_losses.LOSSES[name] for name in SOME}
 TABLES = {
@@ -44,8 +46,9 @@ def compared(tmp_path_factory):
             found[program] = ()  # a job that fails is not run once more for each row
             file = tmp_path_factory.mktemp(program) / "result.json"
             module = f"tests.properties.programs.{program}"
-            words = ["-np", "2", "--compare-alone=2", f"--json={file}", sys.executable, "-m"]
-            code, output = run_command([*LAUNCHER, *words, module], timeout=290)
+            words = [*python(framework_of(PROGRAMS / f"{program}.py")), "-m", module]
+            options = ["-np", "2", "--compare-alone=2", f"--json={file}"]
+            code, output = run_command([*LAUNCHER, *options, *words], timeout=290)
             assert code in (1, 2), output  # 2 where a loss draws its own samples
             updates = json.loads(file.read_text())["updates"]
             models = {one["model"]: [] for one in updates}
