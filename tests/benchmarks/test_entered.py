@@ -26,8 +26,13 @@ def test_a_step_goes_through_the_files_whose_code_runs():
 
 def test_the_step_of_a_job_goes_through_its_exchange():
     program, processes = STEPS["trainingModel(...)(x), its third call, 2 processes"]
-    assert "popdist/exchange/allreduce.py" in of_step(program, processes)
+    seen = of_step(program, processes)
+    assert "popdist/exchange/allreduce.py" in seen
     assert "popdist/exchange/allreduce.py" not in of_step(program)
+    # Nor through parts that are off.
+    off = ("anchors", "float_exceptions", "in_place", "loss_scaling", "recomputation", "turns")
+    assert not [name for name in seen if name.endswith(tuple(f"/{part}.py" for part in off))]
+    assert not [name for name in seen if name.startswith("popdist_torch/options/")]
 
 
 def test_counts_are_printed_with_their_names(capsys):
