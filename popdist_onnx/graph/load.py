@@ -281,15 +281,23 @@ class Inline(Pass):
 
 
 def _require_tensors(proto: onnx.ModelProto) -> None:
-    graph = proto.graph
-    for place, values in (("input", graph.input), ("output", graph.output)):
-        if not (maps := [value.name for value in values if _holds_maps(value.type)]):
-            continue
+    """Refuses dictionaries, which the form for passes does not have."""
+    for value in proto.graph.input:
+        if _holds_maps(value.type):
+            raise popart_exception(
+                "PD573",
+                f"input {value.name} is not a tensor",
+                value=value.type.WhichOneof("value"),
+                accepted="inputs that are tensors",
+                hint="give the model an input for each key of the dictionary",
+            )
+    maps = [value.name for value in proto.graph.output if _holds_maps(value.type)]
+    if maps:
         raise popart_exception(
             "PD520",
-            f"an {place} of the model holds dictionaries instead of tensors",
+            "an output of the model holds dictionaries instead of tensors",
             value=maps,
-            accepted=f"{place}s that are tensors",
+            accepted="outputs that are tensors",
             hint='of scikit-learn: skl2onnx.to_onnx(model, X[:1], options={"zipmap": False})',
         )
 

@@ -146,7 +146,7 @@ def _reason(model: ir.Model | onnx.ModelProto) -> str | None:
 
 
 def skeleton(model: ir.Model, small: int = -1) -> onnx.ModelProto:
-    """A model for onnx's checker and inference: weights of more than ``small`` elements are inputs."""
+    """A model for checks by onnx, in which weights of more than ``small`` elements are inputs."""
     bare = clone(model)
     graph = bare.graph
     graph.name = graph.name or "g"

@@ -332,8 +332,18 @@ def test_text_that_the_network_reads_is_refused():
     assert raised.value.code == "PD573"
 
 
-def test_a_sequence_is_no_input_of_a_session():
-    given = helper.make_tensor_sequence_value_info("given", TensorProto.FLOAT, [2])
+def dictionary():
+    kind = helper.make_map_type_proto(
+        TensorProto.STRING, helper.make_tensor_type_proto(TensorProto.FLOAT, [2])
+    )
+    return helper.make_value_info("given", kind)
+
+
+OTHERS = [helper.make_tensor_sequence_value_info("given", TensorProto.FLOAT, [2]), dictionary()]
+
+
+@pytest.mark.parametrize("given", OTHERS, ids=["sequence", "dictionary"])
+def test_what_is_no_tensor_is_no_input_of_a_session(given):
     graph = helper.make_graph(
         [helper.make_node("ConcatFromSequence", ["given"], ["y"], axis=0)],
         "g",

@@ -315,7 +315,7 @@ def test_a_branch_may_state_a_shape_without_a_type():
     for one in proto.graph.node[0].attribute:
         one.g.output[0].type.tensor_type.ClearField("elem_type")
     x = np.array([1, -2], np.float32)
-    (found,) = session(load(proto)).run(None, {"on": np.array(True), "x": x})
+    (found,) = session(load(proto)).run(None, {"on": np.ones((), bool), "x": x})
     np.testing.assert_array_equal(found, -x)
 
 
