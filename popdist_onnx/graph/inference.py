@@ -447,7 +447,7 @@ def _by_schema(node: ir.Node, opset: int) -> Sequence[Info]:
             # onnx's own helper does not support bfloat16.
             data[name] = ir.serde.serialize_tensor(ir.Tensor(array, name=name))
     proto = ir.serde.serialize_node(node)
-    _complete(proto, node)
+    _complete(proto, node, types)
     opsets = [onnx.helper.make_opsetid("", opset)]
     try:
         found = onnx.shape_inference.infer_node_outputs(
@@ -466,8 +466,10 @@ def _by_schema(node: ir.Node, opset: int) -> Sequence[Info]:
     return [_info(found.get(str(value.name))) for value in node.outputs]
 
 
-def _complete(proto: onnx.NodeProto, node: ir.Node) -> None:
-    """Sets what PopART may omit: a state's length, and axes counted from the end."""
+def _complete(proto: onnx.NodeProto, node: ir.Node, types: dict[str, onnx.TypeProto]) -> None:
+    """Sets what PopART may omit or cut: a state's length, axes from the end, padding below zero."""
+    if node.op_type == "Conv":
+        _crop(proto, types)
     if node.op_type in RECURRENT and (length := hidden_size(node)) is not None:
         kept = [one for one in proto.attribute if one.name != "hidden_size"]
         del proto.attribute[:]
@@ -482,6 +484,19 @@ def _complete(proto: onnx.NodeProto, node: ir.Node) -> None:
             made = len(known) + (len(attribute.ints) if node.op_type == "Unsqueeze" else 0)
             counted = [axis % made if axis < 0 and made else axis for axis in attribute.ints]
             attribute.ints[:] = counted
+
+
+def _crop(proto: onnx.NodeProto, types: dict[str, onnx.TypeProto]) -> None:
+    """Takes padding below zero, which PopART has and newer onnx refuses, from the operand."""
+    dims = types[proto.input[0]].tensor_type.shape.dim[2:] if proto.input[0] in types else ()
+    for attribute in proto.attribute:
+        if attribute.name != "pads" or len(attribute.ints) != 2 * len(dims):
+            continue
+        for index, pad in enumerate(attribute.ints):
+            dim = dims[index % len(dims)]
+            if pad < 0 and dim.HasField("dim_value"):
+                dim.dim_value += pad
+                attribute.ints[index] = 0
 
 
 RECURRENT = ("LSTM", "GRU", "RNN")

@@ -263,7 +263,7 @@ def _move(tensor: onnx.TensorProto) -> None:
 
 def _fill(tensor: onnx.TensorProto, field: str, array: Array) -> None:
     tensor.ClearField("raw_data")
-    getattr(tensor, field).extend(array.reshape(-1).tolist())
+    getattr(tensor, field).extend(map(int, array.reshape(-1).tolist()))  # newer fields refuse bool
 
 
 def write_streamed(model: ir.Model, file: BinaryIO, *, typed: bool) -> None:

@@ -160,7 +160,7 @@ def read(source: Source) -> ir.Model:
         source: A file's path, a serialized model, a proto, or a model in memory (left as it is).
 
     Returns:
-        A model of its own, which shares its weights with a proto or a model that was given.
+        A model of its own, which shares its weights with an `onnx_ir.Model` that was given.
 
     Raises:
         popart_exception: There is no such file, or it holds no model.
@@ -187,7 +187,9 @@ def _stored(source: Source) -> ir.Model | onnx.ModelProto:
     if isinstance(source, onnx.ModelProto):
         require_stored(source, Path.cwd(), own=True)
         _require_tensors(source)
-        return source
+        own = onnx.ModelProto()
+        own.CopyFrom(source)  # the program may change its own later
+        return own
     try:
         if isinstance(source, bytes):
             proto = onnx.load_from_string(source)

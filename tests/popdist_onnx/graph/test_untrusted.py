@@ -141,11 +141,16 @@ def seed():
     return proto
 
 
+def is_repeated(field):
+    """Newer releases of protobuf have no label."""
+    return field.is_repeated if hasattr(field, "is_repeated") else field.label == 3
+
+
 def messages(message):
     yield message
     for field, value in message.ListFields():
         if field.type == field.TYPE_MESSAGE:
-            for inner in value if field.label == field.LABEL_REPEATED else [value]:
+            for inner in value if is_repeated(field) else [value]:
                 yield from messages(inner)
 
 
@@ -156,7 +161,7 @@ def mutated(proto, chance):
     message = chance.choice(known)
     fields = [field for field, _ in message.ListFields()] or list(message.DESCRIPTOR.fields)
     field = chance.choice(fields)
-    repeated = field.label == field.LABEL_REPEATED
+    repeated = is_repeated(field)
     content = getattr(message, field.name)
     if chance.random() < 0.25:
         message.ClearField(field.name)
