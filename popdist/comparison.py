@@ -79,10 +79,17 @@ class Update:
         return (is_sound or self.distance <= self.tolerance) and not self.diverged
 
     @property
+    def is_too_coarse(self) -> bool:
+        """Whether rounding hides the update, as where weights of half precision hardly move."""
+        return self.gradients is None and self.tolerance >= 1 and not self.diverged
+
+    @property
     def result(self) -> str:
         """The result in words."""
         if self.diverged:
             return f"instances differ: {self.diverged[0]}"
+        if self.is_equal and self.is_too_coarse:
+            return "unknown: it is smaller than rounding"
         if self.is_equal:
             return "equal" if self.is_moved else "equal: no weight has changed"
         if self.inputs == "other":
@@ -464,15 +471,26 @@ def _nothing(job: Run, alone: Run) -> tuple[str, str]:
     )
 
 
+def _unproved(updates: Sequence[Update]) -> tuple[str, str]:
+    """Why equal updates prove nothing."""
+    coarse = next((update for update in updates if update.is_too_coarse), None)
+    if coarse is not None:
+        return (
+            f"update {coarse.number} has moved the weights by less than their rounding",
+            "compare the program in float32, or with a larger learning rate",
+        )
+    if any(update.is_moved for update in updates):
+        return "", ""
+    return "no weight has changed, in the job and alone", (
+        "compare more updates, such as those after a warm-up from a learning rate of zero"
+    )
+
+
 def _explained(updates: Sequence[Update], ratio: float) -> tuple[str, str]:
     """Why the two cannot be compared, and what to do about a difference."""
     first = next((update for update in updates if not update.is_equal), None)
     if first is None:
-        if any(update.is_moved for update in updates):
-            return "", ""
-        return "no weight has changed, in the job and alone", (
-            "compare more updates, such as those after a warm-up from a learning rate of zero"
-        )
+        return _unproved(updates)
     if first.diverged:
         return "", "give all instances the same first weights, and exchange all gradients"
     if first.inputs == "other":

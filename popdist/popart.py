@@ -31,16 +31,19 @@ def configureSessionOptions(opts: Any) -> None:  # noqa: N802 - published name
     Raises:
         ArgumentError: The options have been given other replicas already.
     """
-    here = topology()
+    here, given = topology(), opts.replicatedGraphCount
+    replicas, in_job = here.num_local_replicas, here.num_total_replicas
+    if here.compare_replicas not in {1, in_job} and given == here.compare_replicas:
+        # Alone in a comparison, a program may compute the replicas of the whole job.
+        replicas = in_job = given
     wanted = {
-        "enableReplicatedGraphs": here.num_local_replicas > 1,
-        "replicatedGraphCount": here.num_local_replicas,
-        "enableDistributedReplicatedGraphs": here.num_total_replicas > here.num_local_replicas,
-        "globalReplicationFactor": here.num_total_replicas,
+        "enableReplicatedGraphs": replicas > 1,
+        "replicatedGraphCount": replicas,
+        "enableDistributedReplicatedGraphs": in_job > replicas,
+        "globalReplicationFactor": in_job,
         "globalReplicaOffset": here.replica_index_offset,
     }
-    given = opts.replicatedGraphCount
-    if given not in {1, here.num_local_replicas}:
+    if given not in {1, replicas}:
         raise ArgumentError(
             "PD004",
             "the options ask for another number of replicas than the launcher",

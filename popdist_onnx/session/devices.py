@@ -207,7 +207,9 @@ class DeviceManager:
         if id < 0:
             raise ValueRangeError("PD570", "a device's number is not negative", value=id)
         here = topology()
-        ipus = here.num_ipus_per_replica * here.num_local_replicas
+        # Alone in a comparison, a program has the devices of the whole job.
+        replicas = here.num_local_replicas * here.compare_replicas
+        ipus = here.num_ipus_per_replica * replicas
         return self._host(id, ipus, 0, connectionType)
 
     tryAcquireAvailableDevice = acquireAvailableDevice

@@ -71,3 +71,14 @@ def test_weights_that_never_change_prove_nothing(tmp_path, last):
     assert found.updates[0].result == "equal: no weight has changed"
     assert found.code == ("PD024" if last == 1.0 else "")
     assert found.is_equal is (last != 1.0)
+
+
+def test_updates_that_are_smaller_than_rounding_prove_nothing(tmp_path):
+    """One moves a weight up and the other down, by the least step of its half precision."""
+    start, step = np.full(64, 1, np.float16), np.float16(2**-10)
+    job = recorded(tmp_path / "job", [("weight", start)], [("weight", start + step)])
+    alone = recorded(tmp_path / "alone", [("weight", start)], [("weight", start - step)])
+    found = compare(job, alone)
+    assert found.exit_code == 2
+    assert "update 1 has moved the weights by less than their rounding" in str(found)
+    assert found.updates[0].result == "unknown: it is smaller than rounding"
