@@ -115,7 +115,7 @@ class StepCheck(Protocol):
 class Training:
     """The parts of a training model that its weight updates use.
 
-    A part that is not in use is None, or says so by an attribute; a step does not enter it.
+    A step does not enter parts that are not in use: they are None, or have an attribute for it.
 
     Attributes:
         batching: The batch algebra.
