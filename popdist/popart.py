@@ -33,7 +33,7 @@ def configureSessionOptions(opts: Any) -> None:  # noqa: N802 - published name
     """
     here, given = topology(), opts.replicatedGraphCount
     replicas, in_job = here.num_local_replicas, here.num_total_replicas
-    if here.compare_replicas not in {1, in_job} and given == here.compare_replicas:
+    if given == here.compare_replicas > 1:
         # Alone in a comparison, a program may compute the replicas of the whole job.
         replicas = in_job = given
     wanted = {

@@ -82,15 +82,10 @@ def state_facts(
     return stated
 
 
-GROWTH = 8
-"""Weights are compared after this many times as many updates as last time."""
-
-
 def due(updates: int) -> bool:
     """Whether weights are compared in any case: after 1, 8, 64, 512, ... updates."""
-    while updates > 1 and updates % GROWTH == 0:
-        updates //= GROWTH
-    return updates == 1
+    power = updates > 0 and updates & (updates - 1) == 0
+    return power and updates.bit_length() % 3 == 1
 
 
 def require(stated: Mapping[str, str], horovod: Any, hint: str | None = None) -> None:

@@ -79,7 +79,7 @@ def captured(node: ir.Node) -> list[ir.Value]:
 
 
 def reads(node: ir.Node) -> list[ir.Value]:
-    """What a node reads, the outer values that its sub-graphs read included."""
+    """The inputs of a node, with the outer values that its sub-graphs read."""
     return [value for value in node.inputs if value is not None] + captured(node)
 
 

@@ -45,7 +45,7 @@ from popdist_onnx.graph.compat import FLOATING, replace_uses
 from popdist_onnx.graph.names import FROZEN, UNBIASED
 from popdist_onnx.graph.passes import Pass
 from popdist_onnx.graph.tensor import Tape, Tensor
-from popdist_onnx.graph.values import add_shared, constant_node, operand, put_first
+from popdist_onnx.graph.values import add_shared, constant_node, operand, put_first, stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -72,27 +72,26 @@ _SHOWN = 6
 
 
 class Untie(Pass):
-    """Gives every `Identity` of a merged weight a weight of its own."""
+    """Replaces each `Identity` of a merged weight by a separate weight."""
 
     def change(self, model: ir.Model) -> bool:
         """Replaces them; false where there are none."""
         graph, by_torch = model.graph, model.producer_name == _PRODUCER
         copies = [
-            (node, weight)
+            (node, tensor)
             for node in graph
             if (node.op_type, node.domain) == ("Identity", "")
             and (weight := node.inputs[0]) is not None
             and weight.name in graph.initializers
+            and (tensor := weight.const_value) is not None
             and (_is_merge(node) if by_torch else _is_uniform(weight))
             and not node.outputs[0].is_graph_output()
         ]
-        for node, weight in copies:
-            if weight.const_value is None:
-                continue
+        for node, tensor in copies:
             (copy,) = node.outputs
             graph.remove(node)
             node.replace_input_with(0, None)
-            twin = add_shared(graph, str(copy.name), weight.const_value)
+            twin = add_shared(graph, str(copy.name), tensor)
             replace_uses(graph, copy, twin)
         return bool(copies)
 
@@ -324,9 +323,10 @@ def with_single_biases(model: ir.Model) -> bool:
         bias = operand(node, _BIAS)
         if bias is not None and bias.is_initializer() and _has_one_bias(node):
             readers.setdefault(bias, []).append(node)
-    found = [bias for bias in readers if not _second_of(_content(bias)).any()]
-    for bias in found:
-        kept = np.ones_like(_content(bias))
+    contents = {bias: array for bias in readers if (array := stored(bias)) is not None}
+    found = {bias: array for bias, array in contents.items() if not _second_of(array).any()}
+    for bias, array in found.items():
+        kept = np.ones_like(array)
         _second_of(kept)[...] = 0
         mask = constant_node(kept, f"{bias.name}/kept", {})
         one = ir.Value(name=f"{bias.name}/one", type=bias.type, shape=bias.shape)
@@ -335,11 +335,6 @@ def with_single_biases(model: ir.Model) -> bool:
         for node in readers[bias]:
             node.replace_input_with(_BIAS, one)
     return bool(found)
-
-
-def _content(weight: ir.Value) -> Array:
-    assert weight.const_value is not None  # noqa: S101 - a file's initializer has one
-    return np.asarray(weight.const_value.numpy())
 
 
 def _has_one_bias(node: ir.Node) -> bool:

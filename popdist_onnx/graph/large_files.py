@@ -29,6 +29,7 @@ from onnx.external_data_helper import (
 from popdist.whole_files import target
 from popdist_onnx.errors import popart_exception
 from popdist_onnx.graph.compat import clone
+from popdist_onnx.graph.values import add_initializer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -128,16 +129,10 @@ def write_model(model: ir.Model, tensors: Mapping[str, Array], path: Path) -> di
     written = clone(model)
     initializers = written.graph.initializers
     for name, array in tensors.items():
-        tensor = ir.Tensor(array, name=name)
-        if name not in initializers:
-            value = ir.Value(
-                name=name,
-                shape=ir.Shape(array.shape),
-                type=ir.TensorType(tensor.dtype),
-                const_value=tensor,
-            )
-            written.graph.register_initializer(value)
-        initializers[name].const_value = tensor
+        if name in initializers:
+            initializers[name].const_value = ir.Tensor(array, name=name)
+        else:
+            add_initializer(written.graph, name, array)
     path = Path(target(str(path)))
     # A name of this call: all instances of a job may save to the same place at once.
     new = path.with_name(f".{path.name}.{token_hex(4)}.new")
@@ -252,7 +247,8 @@ def _move(tensor: onnx.TensorProto) -> None:
             tensor.MergeFromString(_head(field, len(raw)) + raw)
         return
     if tensor.data_type in _AS_INT32:
-        _fill(tensor, "int32_data", onnx.numpy_helper.to_array(tensor))
+        # Newer fields refuse truth values.
+        _fill(tensor, "int32_data", onnx.numpy_helper.to_array(tensor).astype(np.int32))
     elif tensor.data_type in _BITS_IN_INT32:
         _fill(tensor, "int32_data", np.frombuffer(tensor.raw_data, "<u2"))
     elif tensor.data_type == _T.INT64:
@@ -263,7 +259,7 @@ def _move(tensor: onnx.TensorProto) -> None:
 
 def _fill(tensor: onnx.TensorProto, field: str, array: Array) -> None:
     tensor.ClearField("raw_data")
-    getattr(tensor, field).extend(map(int, array.reshape(-1).tolist()))  # newer fields refuse bool
+    getattr(tensor, field).extend(array.reshape(-1).tolist())
 
 
 def write_streamed(model: ir.Model, file: BinaryIO, *, typed: bool) -> None:

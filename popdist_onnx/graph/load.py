@@ -171,7 +171,7 @@ def read(source: Source) -> ir.Model:
 
 
 def _stored(source: Source) -> ir.Model | onnx.ModelProto:
-    """What a source holds, with checks of the file."""
+    """The model or the message of a source, after the checks of its file."""
     if not isinstance(source, ir.Model | onnx.ModelProto | bytes | str | PathLike):
         raise popart_exception(
             "PD520",

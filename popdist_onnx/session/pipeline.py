@@ -349,4 +349,4 @@ _KINDS = {
     "SequenceType": "sequence_type",
     "SparseTensorType": "sparse_tensor_type",
 }
-"""What a file calls types of inputs that are not tensors."""
+"""The names in a file of types of inputs that are not tensors."""

@@ -13,6 +13,7 @@ import onnx_ir as ir
 from popdist.nearest import did_you_mean
 from popdist_onnx.errors import ArgumentError, ValueRangeError, popart_exception
 from popdist_onnx.graph.compat import FLOATING, clone, keep_only
+from popdist_onnx.graph.exporters import freeze
 from popdist_onnx.graph.load import load
 from popdist_onnx.graph.names import FROZEN
 from popdist_onnx.graph.values import add_initializer, dims, stored
@@ -209,7 +210,7 @@ def mark_frozen(
             hint="leave the last layer out",
         )
     if frozen:
-        model.metadata_props[FROZEN] = json.dumps(list(frozen))
+        freeze(model, frozen)
 
 
 def _matching(setting: str, patterns: str | Iterable[str], names: list[str]) -> list[str]:

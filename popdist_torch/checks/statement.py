@@ -95,7 +95,7 @@ class Statement:
     ) -> None:
         model = compiled.model
         self._options, self._horovod = options, horovod
-        self._calls, self._due = 0, 1
+        self._calls = 0
         named = zip(model.weights.names, model.weights.parameters, strict=True)
         stated = agreement.facts(module, options, optimizer)
         stated |= agreement.parameter_facts(named) | model.versions.facts()
@@ -120,8 +120,7 @@ class Statement:
         Raises:
             AgreementError: Weights or states differ; raised on all instances.
         """
-        if self._calls == self._due:
-            self._due *= agreement.GROWTH
+        if agreement.due(self._calls):
             self._compare_state(compiled, optimizer.optimizer)
         if self._rows.are_compared:
             self._rows.look(rows)

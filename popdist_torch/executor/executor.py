@@ -19,6 +19,7 @@ from popdist_torch.executor import compile_hooks, groups, inputs, replicas
 from popdist_torch.executor.anchors import GRADIENT, UPDATED, Anchors
 from popdist_torch.executor.batching import Batching
 from popdist_torch.executor.compiled import original
+from popdist_torch.executor.float_exceptions import exceptions
 from popdist_torch.executor.latency import Latencies, Timeline
 from popdist_torch.executor.mixed_precision import MixedPrecision
 from popdist_torch.executor.outputs import Outputs
@@ -31,7 +32,6 @@ from popdist_torch.options import ConnectionType, Options, OutputMode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from contextlib import AbstractContextManager
 
 logger = logging.getLogger("popdist.torch")
 
@@ -212,7 +212,7 @@ class Executor(ABC):
             with (
                 self._latencies.compute.timed(),
                 wrapped_call(self._placement),
-                _strictly() if self._settings.is_strict else nullcontext(),
+                exceptions() if self._settings.is_strict else nullcontext(),
             ):
                 self._run(compiled, arguments, outputs)
             compiled.model.buffers.require_unchanged(broadcast=self._settings.broadcast_buffers)
@@ -585,12 +585,6 @@ class Executor(ABC):
         if self._options.exists("random_seed"):
             return int(self._options.random_seed)
         return torch.initial_seed()
-
-
-def _strictly() -> AbstractContextManager[None]:
-    from popdist_torch.executor.float_exceptions import exceptions
-
-    return exceptions()
 
 
 def _require_module(model: Any) -> None:

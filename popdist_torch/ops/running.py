@@ -1,4 +1,4 @@
-"""What runs now: a call of a wrapped model, with its replicas, and the update that it makes.
+"""The running call of a wrapped model: its replicas, and the weight update that it makes.
 
 An update runs ``forward`` for each micro-batch and each local replica, one after the other. What
 an IPU does once for an update waits here.
