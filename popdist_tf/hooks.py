@@ -16,6 +16,7 @@ import tensorflow.compat.v2 as tf
 from tensorflow.python.eager import def_function
 
 from popdist_tf.errors import AgreementError, StrategyError
+from popdist_tf.program_code import program_code
 from popdist_tf.versions import (
     LOSSES,
     NODES,
@@ -31,9 +32,27 @@ if TYPE_CHECKING:
     from popdist.errors import PopdistError
 
 _MARK = "_popdist_asks"
-_CHECK = "_popdist_checks_before_training"
+_FUNCTIONS = "_popdist_functions_of"
 _CALLBACKS = "_popdist_callbacks"
-_ARGUMENTS = "_popdist_arguments"
+_RUNS = ("evaluate", "fit", "predict")
+
+
+def surround(owner: Any, method: str, by: Callable[..., Any]) -> None:
+    """Replaces a method by a function that may call it.
+
+    Args:
+        owner: A class.
+        method: Its name.
+        by: Called with the method that was there, bound to the object; the object; and the
+            arguments.
+    """
+    known = getattr(owner, method)
+
+    @functools.wraps(known)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return by(functools.partial(known, self), self, *args, **kwargs)
+
+    setattr(owner, method, wrapped)
 
 
 def before_training(name: str, check: Callable[[Any], None]) -> None:
@@ -43,7 +62,7 @@ def before_training(name: str, check: Callable[[Any], None]) -> None:
         name: A later function of the same name replaces an earlier one.
         check: Called by ``fit`` and ``train_on_batch``.
     """
-    _before("make_train_function", name, lambda model, _: check(model))
+    change_arguments("make_train_function", name, lambda given: check(given["self"]))
 
 
 def before_batches(name: str, check: Callable[[Any, Any], None]) -> None:
@@ -53,7 +72,7 @@ def before_batches(name: str, check: Callable[[Any, Any], None]) -> None:
         name: A later function of the same name replaces an earlier one.
         check: Called before each batch, with the model and the batch's inputs.
     """
-    _before("train_on_batch", name, lambda model, given: check(model, given.get("x")))
+    change_arguments("train_on_batch", name, lambda given: check(given["self"], given.get("x")))
 
 
 def before_evaluations(name: str, check: Callable[[Any, str], None]) -> None:
@@ -63,35 +82,29 @@ def before_evaluations(name: str, check: Callable[[Any, str], None]) -> None:
         name: A later function of the same name replaces an earlier one.
         check: Called with the model and ``"evaluate"`` or ``"predict"``.
     """
-    _before("make_test_function", name, lambda model, _: check(model, "evaluate"))
-    _before("make_predict_function", name, lambda model, _: check(model, "predict"))
+    change_arguments("make_test_function", name, lambda given: check(given["self"], "evaluate"))
+    change_arguments("make_predict_function", name, lambda given: check(given["self"], "predict"))
 
 
-def _before(method: str, name: str, check: Callable[[Any, Mapping[str, Any]], None]) -> None:
-    owner = _owner(method)
-    checks = f"{_CHECK}_{method}"
-    if not hasattr(owner, checks):
-        setattr(owner, method, _checked(getattr(owner, method), checks))
-        setattr(owner, checks, {})
-    getattr(owner, checks)[name] = check
+def before_steps(model: Any, note: Callable[[Any], None]) -> Any:
+    """Makes a model call a function with the batch of each step that is built or run.
 
+    Args:
+        model: A model of Keras.
+        note: Called by each replica, with its batch.
 
-def _owner(method: str) -> Any:
-    """The class of Keras' models that defines a method."""
-    model: Any = tf.keras.Model
-    return next(one for one in model.__mro__ if method in vars(one))
+    Returns:
+        The ``train_step`` that the model had.
+    """
+    known = model.train_step
 
+    # Not `functools.wraps`, by which AutoGraph would take this for a function of the program.
+    def train_step(data: Any) -> Any:
+        note(data)
+        return program_code(known)(data)
 
-def _checked(method: Callable[..., Any], checks: str) -> Any:
-    names = list(inspect.signature(method).parameters)[1:]
-
-    @functools.wraps(method)
-    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-        for check in getattr(self, checks).values():
-            check(self, dict(zip(names, args, strict=False)) | kwargs)
-        return method(self, *args, **kwargs)
-
-    return wrapped
+    model.train_step = train_step
+    return known
 
 
 def before_updates(name: str, check: Callable[[Any, list[Any], list[Any]], None]) -> None:
@@ -103,23 +116,36 @@ def before_updates(name: str, check: Callable[[Any, list[Any], list[Any]], None]
             gradients the program says are summed already (``skip_gradients_aggregation``) is not
             checked.
     """
-    method = UPDATE_METHOD
     for kind in optimizer_kinds():
-        owner: Any = next(one for one in kind.__mro__ if method in vars(one))
-        if not hasattr(owner, _CHECK):
-            setattr(owner, method, _checked_update(getattr(owner, method)))
-            setattr(owner, _CHECK, {})
-        getattr(owner, _CHECK)[name] = check
+        _functions_of(kind, UPDATE_METHOD, _checked_update)[name] = check
 
 
-def _checked_update(method: Callable[..., Any]) -> Any:
+def _functions_of(kind: Any, method: str, calling: Callable[..., Any]) -> dict[str, Any]:
+    """The functions that a method calls, by their names.
+
+    Args:
+        kind: A class that has the method.
+        method: Its name.
+        calling: Makes a method that calls functions, from the one that is there.
+    """
+    owner: Any = next(one for one in kind.__mro__ if method in vars(one))
+    attribute = f"{_FUNCTIONS}_{method}"
+    if not hasattr(owner, attribute):
+        functions: dict[str, Any] = {}
+        setattr(owner, method, calling(getattr(owner, method), functions))
+        setattr(owner, attribute, functions)
+    found: dict[str, Any] = getattr(owner, attribute)
+    return found
+
+
+def _checked_update(method: Callable[..., Any], checks: Mapping[str, Any]) -> Any:
     @functools.wraps(method)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
         given, args, kwargs = update_arguments(args, kwargs)
         pairs = list(given)
         gradients, variables, reduced = gradients_and_variables(pairs, args, kwargs)
         if not reduced:
-            for check in getattr(self, _CHECK).values():
+            for check in checks.values():
                 check(self, variables, gradients)
         return method(self, pairs, *args, **kwargs)
 
@@ -137,64 +163,50 @@ def add_callbacks(
         callbacks: From a model and the arguments of its ``fit`` (the user's callbacks as a list)
             to callbacks that are called before the user's, and to those that are called after.
     """
-    owner = _owner("fit")
-    if not hasattr(owner, _CALLBACKS):
-        owner.fit = _with_callbacks(owner.fit)
-        setattr(owner, _CALLBACKS, {})
-    getattr(owner, _CALLBACKS)[name] = callbacks
+    model: Any = tf.keras.Model
+    if not hasattr(model, _CALLBACKS):
+        setattr(model, _CALLBACKS, {})
+    getattr(model, _CALLBACKS)[name] = callbacks
+    change_arguments("fit", "callbacks", _add_callbacks)
 
 
-def _with_callbacks(method: Callable[..., Any]) -> Any:
-    signature = inspect.signature(method)
-
-    @functools.wraps(method)
-    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-        call = signature.bind(self, *args, **kwargs)
-        given = call.arguments.get("callbacks")
-        held = getattr(given, "callbacks", given) or []
-        held = list(held) if isinstance(held, (list, tuple)) else [held]
-        arguments = {**call.arguments, "callbacks": held}
-        found = [make(self, arguments) for make in getattr(self, _CALLBACKS).values()]
-        before = [one for first, _ in found for one in first]
-        after = [one for _, last in found for one in last]
-        if not (before or after):
-            return method(self, *args, **kwargs)
-        call.arguments["callbacks"] = [*before, *held, *after]
-        return method(*call.args, **call.kwargs)
-
-    return wrapped
+def _add_callbacks(arguments: dict[str, Any]) -> None:
+    model, given = arguments["self"], arguments.get("callbacks")
+    held = getattr(given, "callbacks", given) or []
+    held = list(held) if isinstance(held, (list, tuple)) else [held]
+    known = {**arguments, "callbacks": held}
+    found = [make(model, known) for make in getattr(model, _CALLBACKS).values()]
+    before = [one for first, _ in found for one in first]
+    after = [one for _, last in found for one in last]
+    if before or after:
+        arguments["callbacks"] = [*before, *held, *after]
 
 
 def change_arguments(method: str, name: str, change: Callable[[dict[str, Any]], None]) -> None:
     """Makes Keras' models call a function with the arguments of a method; safe to call again.
 
-    Errors of ours with which a graph fails leave the method as they are.
+    Errors of ours with which a graph fails leave ``fit``, ``evaluate`` and ``predict`` as they are.
 
     Args:
         method: Such as ``fit``.
         name: A later function of the same name replaces an earlier one.
-        change: Called with the arguments by name, which it may change.
+        change: Called with the arguments by name, which it may change; ``self`` is the model.
     """
-    owner = _owner(method)
-    changes = f"{_ARGUMENTS}_{method}"
-    if not hasattr(owner, changes):
-        setattr(owner, method, _changed(getattr(owner, method), changes))
-        setattr(owner, changes, {})
-    getattr(owner, changes)[name] = change
+    _functions_of(tf.keras.Model, method, _changed)[name] = change
 
 
-def _changed(method: Callable[..., Any], changes: str) -> Any:
+def _changed(method: Callable[..., Any], changes: Mapping[str, Any]) -> Any:
     signature = inspect.signature(method)
 
     @functools.wraps(method)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
         call = signature.bind(self, *args, **kwargs)
-        for change in getattr(self, changes).values():
+        for change in changes.values():
             change(call.arguments)
         try:
             return method(*call.args, **call.kwargs)
         except tf.errors.OpError as error:
-            own = _own_error(error)
+            own = own_error(error) if method.__name__ in _RUNS else None
             if own is None:
                 raise
             raise own from None
@@ -202,7 +214,7 @@ def _changed(method: Callable[..., Any], changes: str) -> Any:
     return wrapped
 
 
-def _own_error(error: Any) -> PopdistError | None:
+def own_error(error: Any) -> PopdistError | None:
     """The error of ours that a running graph has failed with; None for TensorFlow's own."""
     found = re.search(r"\[(PD\d{3})\] (.*?)\s*(\n\t \[\[|\Z)", error.message, re.DOTALL)
     if found is None:

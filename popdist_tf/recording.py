@@ -22,6 +22,7 @@ from tensorflow.python.ops import nn_ops
 
 from popdist.recording import Recording, recording
 from popdist_tf.checks.quiet import quiet_layers
+from popdist_tf.hooks import surround
 from popdist_tf.replay import Replay
 from popdist_tf.versions import (
     UPDATE_METHOD,
@@ -57,18 +58,19 @@ class Recorder:
             method = UPDATE_METHOD if hasattr(kind, UPDATE_METHOD) else "apply_gradients"
             owner = next((one for one in kind.__mro__ if method in vars(one)), None)
             if owner is not None:
-                _surround(owner, method, self._update)
-        _surround(def_function.Function, "__call__", self._run)
-        _surround(BaseSession, "run", self._run)
-        _surround(StrategyBase, "run", self._strategy_run)
-        _surround(tf.keras.Model, "fit", self._fit)
+                surround(owner, method, self._update)
+        surround(def_function.Function, "__call__", self._run)
+        surround(BaseSession, "run", self._run)
+        setattr(BaseSession.run, _MARK, True)
+        surround(StrategyBase, "run", self._strategy_run)
+        surround(tf.keras.Model, "fit", self._fit)
         self._quiet.enter_context(quiet_layers())
         nn_ops._dropout = lambda x, *_, **__: tf.identity(x)  # noqa: SLF001 - of all kinds of dropout
         replay = Replay(self._recording)
-        _surround(iterator_ops.OwnedIterator, "_next_internal", replay.next_of)
-        _surround(tf.compat.v1.data.Iterator, "get_next", replay.next_of)
+        surround(iterator_ops.OwnedIterator, "_next_internal", replay.next_of)
+        surround(tf.compat.v1.data.Iterator, "get_next", replay.next_of)
         if self._recording.scale > 1:
-            _surround(tf.data.Dataset, "batch", self._batch)
+            surround(tf.data.Dataset, "batch", self._batch)
 
     def _run(self, known: Any, _owner: Any, *args: Any, **kwargs: Any) -> Any:
         if self._is_over:
@@ -157,17 +159,6 @@ def start() -> None:
     found = recording()
     if found is not None and not hasattr(BaseSession.run, _MARK):
         Recorder(found).start()
-
-
-def _surround(owner: Any, method: str, by: Callable[..., Any]) -> None:
-    known = getattr(owner, method)
-
-    @functools.wraps(known)
-    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return by(functools.partial(known, self), self, *args, **kwargs)
-
-    setattr(wrapped, _MARK, True)
-    setattr(owner, method, wrapped)
 
 
 def _values(variables: Sequence[Any]) -> list[Any]:

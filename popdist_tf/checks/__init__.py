@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from popdist.checks import Check
+import warnings
+
+from popdist.checks import Check, is_enabled
 
 PARTS = Check(
     name="parts",
@@ -65,3 +67,18 @@ LAYERS = Check(
 
 CHECKS = (PARTS, STATE, ROWS, SIZES, VARIABLES, EXCHANGE, LAYERS)
 """All of them."""
+
+
+def warn(check: Check, text: str, meant: str = "") -> None:
+    """Says what a check has found, unless it is switched off; Python shows an equal warning once.
+
+    Args:
+        check: The check.
+        text: What was found, and what to do.
+        meant: Where to ignore the warning, as the beginning of a sentence; none for no such place.
+    """
+    if not is_enabled(check):
+        return
+    if meant:
+        text += f" {meant}: warnings.filterwarnings('ignore', message=r'\\[{check.code}\\]')."
+    warnings.warn(f"[{check.code}] {text}", stacklevel=3)

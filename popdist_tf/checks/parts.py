@@ -36,19 +36,16 @@ from popdist.checks.parts import (
     judge,
 )
 from popdist.checks.passes import NotJudgedError
-from popdist_tf.checks import PARTS
+from popdist_tf.checks import PARTS, warn
+from popdist_tf.checks.first_steps import in_one_operation
 from popdist_tf.checks.quiet import quiet_layers, state_kept, without_exchange
 from popdist_tf.checks.replicas import Replicas
-from popdist_tf.guards.first_steps import in_one_operation
-from popdist_tf.guards.means import warn
-from popdist_tf.guards.optimizers import optimizers_of, reduction_of
-from popdist_tf.hooks import add_callbacks, before_training
-from popdist_tf.program_code import program_code
+from popdist_tf.hooks import add_callbacks, before_steps, before_training
 from popdist_tf.replica_state import ReplicaState
+from popdist_tf.together.reductions import Reduction, optimizers_of
 from popdist_tf.versions import (
     UPDATE_METHOD,
     gradients_and_variables,
-    strategy_of,
     update_arguments,
     variable_name,
 )
@@ -81,52 +78,11 @@ def probe_parts() -> None:
         add_callbacks("parts", _callbacks)
 
 
-class _Reduction:
-    """How the gradients of a model's replicas are combined.
-
-    Attributes:
-        strategy: A strategy over Horovod that the model belongs to; None for an optimizer alone.
-        averages: Whether gradients are averaged; otherwise they are summed.
-        any_factor: Whether a program may divide by the number of replicas in its own way.
-        rank: This instance.
-    """
+class _Rows:
+    """The rows of a model's step, kept by the step where they are wanted."""
 
     def __init__(self, model: Any) -> None:
-        wrapper = reduction_of(model)
-        strategy = strategy_of(model)
-        extended: Any = getattr(strategy, "extended", None)
-        self.strategy = strategy if wrapper is None and hasattr(extended, "counted_as") else None
-        collectives = getattr(wrapper or extended, "collectives", None)
-        self.rank = getattr(collectives, "rank", 0)
-        if self.strategy is not None:
-            self._replicas = extended._num_replicas_in_sync
-            self.averages = not extended.reduces_on_device
-        else:
-            self._replicas = getattr(collectives, "size", 1) if wrapper is not None else 1
-            self.averages = getattr(wrapper, "averages", True)
-
-    @property
-    def is_needed(self) -> bool:
-        """Whether there are several replicas."""
-        return bool(self._replicas > 1)
-
-    @property
-    def any_factor(self) -> bool:
-        """Whether a program divides by the number of replicas where no measurement can see it."""
-        if self.averages:
-            return False
-        return self.strategy is None or bool(self.strategy.has_been_asked)
-
-
-class _Rows:
-    """The rows of a step, kept by the step where they are wanted.
-
-    Args:
-        step: The model's ``train_step``.
-    """
-
-    def __init__(self, step: Callable[[Any], Any]) -> None:
-        self.step = step
+        self.step = before_steps(model, self.note)  # without this
         self.updates = 0
         self.last: Any = None  # that were taken
         self._wanted: ReplicaState | None = None
@@ -193,22 +149,13 @@ def _is_first_replica() -> bool:
 
 
 def _keep_rows(model: Any) -> None:
-    if hasattr(model, _ROWS) or not _Reduction(model).is_needed:
-        return
-    rows, known = _Rows(model.train_step), model.train_step
-
-    # Not `functools.wraps`, by which AutoGraph would take this for a function of the program.
-    def train_step(data: Any) -> Any:
-        rows.note(data)
-        return program_code(known)(data)
-
-    setattr(model, _ROWS, rows)
-    model.train_step = train_step
+    if not hasattr(model, _ROWS) and Reduction(model).is_needed:
+        setattr(model, _ROWS, _Rows(model))
 
 
 def _callbacks(model: Any, fit: Mapping[str, Any]) -> tuple[list[Any], list[Any]]:
     del fit
-    needed = bool(optimizers_of(model)) and _Reduction(model).is_needed
+    needed = bool(optimizers_of(model)) and Reduction(model).is_needed
     return ([PartsProbe()], []) if needed else ([], [])
 
 
@@ -257,7 +204,7 @@ class PartsProbe(tf.keras.callbacks.Callback):  # type: ignore[misc]
         kept = rows.take()
         if kept is None:
             return
-        reduction = _Reduction(self.model)
+        reduction = Reduction(self.model)
         try:
             finding = _measured(self.model, rows.step, kept, reduction)
         except Exception as error:  # noqa: BLE001 - anything that a step may raise for other rows
@@ -269,12 +216,12 @@ class PartsProbe(tf.keras.callbacks.Callback):  # type: ignore[misc]
         text = f"{CAUSE} ({_seen(finding, reduction)}). "
         text += f"To fix it: {_DIVIDE if finding.factor is not None else _FIXES}."
         if reduction.rank == 0:
-            warn(text)
+            warn(PARTS, text, "Where this is meant")
         else:
             logger.info("[PD431] %s", text)
 
 
-def _seen(finding: Finding, reduction: _Reduction) -> str:
+def _seen(finding: Finding, reduction: Reduction) -> str:
     if finding.factor is None or reduction.averages:
         return finding.seen
     return f"the whole is {finding.factor:.4g} times the sum of the halves"
@@ -295,7 +242,7 @@ def counts_rows_alike(model: Any) -> bool:
     if rows is None or rows.last is None:
         return True
     try:
-        finding = _measured(model, rows.step, rows.last, _Reduction(model), shares=(1, 3))
+        finding = _measured(model, rows.step, rows.last, Reduction(model), shares=(1, 3))
     except Exception as error:  # noqa: BLE001 - as in `PartsProbe`
         logger.info("sizes of batches were not compared: %s: %s", type(error).__name__, error)
         return True
@@ -306,7 +253,7 @@ def _measured(
     model: Any,
     step: Callable[[Any], Any],
     kept: Any,
-    reduction: _Reduction,
+    reduction: Reduction,
     shares: tuple[int, int] = (1, 1),
 ) -> Finding | None:
     """Compares two parts of some rows with the whole.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v2 as tf
 
-from popdist_tf.collectives.agreement import agree, compared
+from popdist_tf.collectives.agreement import agree
 from popdist_tf.errors import EstimatorTypeError, EstimatorUnsupportedError, EstimatorValueError
 from popdist_tf.estimator.checkpoints import (
     SaveTogether,
@@ -34,22 +34,19 @@ from popdist_tf.estimator.updates import (
     repeated,
     untouched_global_step,
 )
+from popdist_tf.estimator.workers import CompareWorkers
 from popdist_tf.estimator_api import estimator_api
-from popdist_tf.guards.means import warn_of_sizes
-from popdist_tf.guards.rows import rows_of_batch
-from popdist_tf.guards.uneven_data import AnnounceInSession, is_endless
-from popdist_tf.guards.workers import CompareWorkers
+from popdist_tf.hooks import own_error
 from popdist_tf.loops.queues import check_prefetch_depth
 from popdist_tf.loops.repeat import resource_variables
 from popdist_tf.program_code import program_code
 from popdist_tf.progress import reporting_hooks
 from popdist_tf.state_updates import StateUpdates
-from popdist_tf.strategies.extended import HorovodExtended
+from popdist_tf.together.reductions import collectives_of
+from popdist_tf.together.uneven_data import AnnounceInSession, is_endless
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    from popdist_tf.collectives.host import HostCollectives
 
 
 # Checks of the arguments that an `IPUEstimator` is created and trained with.
@@ -202,7 +199,7 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
         }
         check_params(params, [size for _, size in self._batch_sizes.values()])
         self._check_config(config)
-        collectives = _collectives(config.train_distribute)
+        collectives = collectives_of(config.train_distribute)
         if model_dir is None and config.model_dir is None and collectives is not None:
             model_dir = shared_model_dir(collectives)
         self._announced: AnnounceInSession | None = None
@@ -263,7 +260,7 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
         if not isinstance(result, (tf.data.Dataset, tf.compat.v1.data.Dataset)):
             raise EstimatorValueError("PD422", "input_fn must return Dataset", value=result)
         check_prefetch_depth(self._config.ipu_run_config.prefetch_depth)
-        collectives = _collectives(self._train_distribution)
+        collectives = collectives_of(self._train_distribution)
         self._announced = None
         if mode == _MODES.TRAIN and collectives is not None and collectives.horovod is not None:
             self._announced = None if is_endless(result) else AnnounceInSession(collectives)
@@ -304,10 +301,7 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
         if mode == _MODES.TRAIN and self._announced is not None and _is_first_replica():
             features = self._announced.before_step(features)
         if mode == _MODES.TRAIN and self._train_distribution is not None and _is_first_replica():
-            sizes = self._has_unknown_sizes((features, labels))
-            self._compared = CompareWorkers(
-                self._train_distribution, (features, labels), sizes=sizes
-            )
+            self._compared = CompareWorkers(self._train_distribution, (features, labels))
         with untouched_global_step(), StateUpdates() as updates:
             # TensorFlow's strategies rewrite model functions; a plain Estimator does not.
             is_rewritten = mode == _MODES.TRAIN and self._train_distribution is not None
@@ -318,18 +312,6 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
         if mode == _MODES.TRAIN:
             spec = spec._replace(train_op=tf.group(spec.train_op, *updates.operations))
         return spec
-
-    def _has_unknown_sizes(self, batch: Any) -> bool:
-        """Compares the sizes of batches that are known now; whether steps alone know them."""
-        collectives = _collectives(self._train_distribution)
-        if collectives is None or collectives.horovod is None:
-            return False
-        rows = rows_of_batch(batch)
-        size = "unknown" if isinstance(rows, tf.Tensor) else f"{rows} rows"
-        found = compared(collectives, "sizes of batches", {"rows": size})
-        if found and collectives.rank == 0:
-            warn_of_sizes(found[0].says)
-        return not found and isinstance(rows, tf.Tensor)
 
     @contextmanager
     def _batch_size(self, mode: str) -> Iterator[None]:
@@ -350,7 +332,7 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
 
     def _convert_train_steps_to_hooks(self, steps: int | None, max_steps: int | None) -> Any:
         self._check_steps(steps)  # and not `max_steps`: the last loop may pass it, as published
-        collectives = _collectives(self._train_distribution)
+        collectives = collectives_of(self._train_distribution)
         if collectives is not None:
             agree(collectives, f"a training with steps={steps} and max_steps={max_steps}")
         if self._iterations > 1 and (steps or max_steps):
@@ -395,7 +377,7 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
 
     def _train_model_distributed(self, input_fn: Any, hooks: Any, saving_listeners: Any) -> Any:
         strategy = self._train_distribution
-        collectives = _collectives(strategy)
+        collectives = collectives_of(strategy)
         if collectives is None or collectives.horovod is None:
             return super()._train_model_distributed(input_fn, hooks, saving_listeners)
         share_checkpoint(collectives, self.model_dir)
@@ -415,20 +397,26 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
         train_op = counted(estimator_spec.train_op, global_step_tensor, self._iterations)
         if getattr(self._train_distribution, "num_replicas_in_sync", 1) > 1:
             check_listeners(saving_listeners, self._eval_distribution)
+            if self._compared is not None:
+                train_op = self._compared.after_update(train_op)
             worker_hooks.extend(self._hooks_of_workers(estimator_spec.scaffold))
             own = estimator_spec.training_hooks
             of_chief = estimator_spec.training_chief_hooks
             together = StopTogether(self._train_distribution, [*hooks, *own, *of_chief])
             estimator_spec = estimator_spec._replace(training_hooks=(*own, together))
         worker_hooks.extend(reporting_hooks(self._iterations))
-        with evaluations_of_chief(_collectives(self._train_distribution), saving_listeners) as own:
-            return super()._train_with_estimator_spec(
-                estimator_spec._replace(train_op=train_op),
-                worker_hooks,
-                hooks,
-                global_step_tensor,
-                own,
-            )
+        estimator_spec = estimator_spec._replace(train_op=train_op)
+        collectives = collectives_of(self._train_distribution)
+        try:
+            with evaluations_of_chief(collectives, saving_listeners) as own:
+                return super()._train_with_estimator_spec(
+                    estimator_spec, worker_hooks, hooks, global_step_tensor, own
+                )
+        except tf.errors.InvalidArgumentError as error:
+            ours = own_error(error)
+            if ours is None:
+                raise
+            raise ours from None
 
     def _hooks_of_workers(self, scaffold: Any) -> Iterator[Any]:
         strategy, config = self._train_distribution, self.config
@@ -468,8 +456,3 @@ def _is_first_replica() -> bool:
     replica = tf.distribute.get_replica_context()
     number = replica._replica_id_in_sync_group  # the number, not a tensor
     return int(replica.strategy.extended._get_local_replica_id(number)) == 0
-
-
-def _collectives(strategy: Any) -> HostCollectives | None:
-    extended = getattr(strategy, "extended", None)
-    return extended.collectives if isinstance(extended, HorovodExtended) else None

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from popdist_tf.collectives import instances
 from popdist_tf.global_mean import global_mean
-from popdist_tf.guards.untrained_state import synchronize_state
 from popdist_tf.keras import callbacks
 from popdist_tf.keras.callbacks import broadcast_variables, check_weights
 from popdist_tf.keras.job import (
@@ -23,6 +22,7 @@ from popdist_tf.keras.job import (
     size,
 )
 from popdist_tf.keras.optimizer import DistributedOptimizer
+from popdist_tf.together.untrained_state import synchronize_state
 
 if TYPE_CHECKING:
     from popdist_tf.collectives.instances import Average, Sum, shutdown

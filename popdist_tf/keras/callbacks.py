@@ -14,11 +14,11 @@ import tensorflow.compat.v2 as tf
 
 from popdist_tf.collectives.agreement import agree, agree_on_weights
 from popdist_tf.collectives.instances import job_collectives
-from popdist_tf.guards.optimizers import optimizers_of
 from popdist_tf.keras.learning_rates import (
     LearningRateScheduleCallback,
     LearningRateWarmupCallback,
 )
+from popdist_tf.together.reductions import optimizers_of
 from popdist_tf.versions import (
     build_optimizer,
     describe,

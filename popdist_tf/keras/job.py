@@ -8,7 +8,7 @@ from popdist import backend
 from popdist_tf.collectives import instances
 from popdist_tf.collectives.instances import job_collectives
 from popdist_tf.collectives.names import pairing_name
-from popdist_tf.guards.outside_scope import warn_of_unwrapped
+from popdist_tf.together.outside_scope import warn_of_unwrapped
 
 
 def init() -> None:

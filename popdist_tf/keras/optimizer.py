@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 import tensorflow.compat.v2 as tf
 
 from popdist_tf.checks import STATE
+from popdist_tf.checks.end import compare_at_end
+from popdist_tf.checks.first_steps import FirstSteps, Weights
+from popdist_tf.checks.layers import compare_layers
+from popdist_tf.checks.strategy_steps import DIFFERENT
 from popdist_tf.collectives import instances
 from popdist_tf.collectives.agreement import agree
 from popdist_tf.collectives.instances import job_collectives
 from popdist_tf.errors import StrategyError
-from popdist_tf.guards.adapted import compare_layers
-from popdist_tf.guards.divergence import DIFFERENT
-from popdist_tf.guards.end import compare_at_end
-from popdist_tf.guards.epochs import compare_epochs
-from popdist_tf.guards.first_steps import Compared, FirstSteps, StepComparison, one_after_another
-from popdist_tf.guards.optimizers import REDUCTION
-from popdist_tf.guards.uneven_data import AnnouncedSteps
 from popdist_tf.progress import report_fits
 from popdist_tf.strategies.masked_losses import share_masks
+from popdist_tf.together.epochs import compare_epochs
+from popdist_tf.together.reductions import REDUCTION
+from popdist_tf.together.uneven_data import AnnouncedSteps
 from popdist_tf.versions import UPDATE_METHOD, describe, optimizer_kinds, variable_name
 
 if TYPE_CHECKING:
@@ -135,12 +135,9 @@ class _Reduction:
         self.collectives = job_collectives()
         self.averages = averages
         self._sparse_as_dense = sparse_as_dense
-        # Gradients of equal rows are equal, where weights are: from the second update on.
-        self._comparison: StepComparison | None = None  # since the first update
-        self._count = FirstSteps()
+        self._first: FirstSteps | None = None  # since the first update
         alone = self.collectives.horovod is None
         self.steps = None if alone else AnnouncedSteps(self.collectives)
-        self._has_run = False
 
     def reduced(self, gradients: list[Any], variables: list[Any]) -> list[Any]:
         """The gradients over all instances; a gradient of None remains None."""
@@ -148,9 +145,8 @@ class _Reduction:
         _refuse_branches()
         if self.steps is None:
             return gradients
-        if not self._has_run:
+        if self._first is None:
             # Once: a later call may be a retrace on one instance alone.
-            self._has_run = True
             shapes = [
                 describe([variable]) + (" without gradient" if gradient is None else "")
                 for gradient, variable in zip(gradients, variables, strict=True)
@@ -160,38 +156,26 @@ class _Reduction:
             # Optimizers of one step compare beside each other. Each has a name of its own, which
             # is the same on all instances, as they have agreed on this update.
             label = f"popdist_gradients_{next(_LABELS)}"
-            self._comparison = StepComparison(self.collectives, label, first=2)
+            # Gradients of equal rows are equal, where weights are: from the second update on.
+            self._first = FirstSteps(self.collectives, label, first=2)
         present = [gradient for gradient in gradients if gradient is not None]
         # The backward pass computes the last layer's gradient first.
-        with tf.control_dependencies(
-            [self._before_reduction(one, variables) for one in present[-1:]]
-        ):
+        compared = [self._before_reduction(self._first, one, variables) for one in present[-1:]]
+        with tf.control_dependencies(compared):
             return [None if gradient is None else self._reduce(gradient) for gradient in gradients]
 
-    def _before_reduction(self, gradient: Any, variables: list[Any]) -> Any:
+    def _before_reduction(self, steps: FirstSteps, gradient: Any, variables: list[Any]) -> Any:
         """Compares updates and announces steps, where either is due, before gradients are sent.
 
         A step that finds no more data begins as well, and what does not depend on the data runs in
         it: so the gradient comes first.
         """
-        # Nothing is sent by an instance alone.
-        assert self.steps is not None  # noqa: S101
-        assert self._comparison is not None  # noqa: S101 - made before
-        steps, comparison = self.steps, self._comparison
-        first = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
-
         # A model without an input shape gets the first worker's weights after the first update.
-        weights = [(variable_name(one), one) for one in variables]
-        compared = [Compared(frozenset({2}), STATE, DIFFERENT.format(_ADVICE), weights)]
-
-        def compare(number: Any) -> Any:
-            return one_after_another(
-                [steps.announce, lambda: comparison.in_step(gradient, number, compared)]
-            )
-
+        values = [(variable_name(one), one) for one in variables]
+        weights = [Weights(frozenset({2}), STATE, DIFFERENT.format(_ADVICE), values)]
+        first = gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
         with tf.control_dependencies([first]):
-            last = comparison.last_step(compared)
-            return self._count.in_step(last, compare, also=steps.is_wanted)
+            return steps.compare(gradient, weights, self.steps)
 
     def _reduce(self, gradient: Any) -> Any:
         if isinstance(gradient, tf.IndexedSlices) and not self._sparse_as_dense:

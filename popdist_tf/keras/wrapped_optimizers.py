@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 import tensorflow.compat.v2 as tf
 
 from popdist_tf.errors import OptimizerError
-from popdist_tf.guards.optimizers import REDUCTION
-from popdist_tf.guards.outside_scope import AVERAGES
 from popdist_tf.loops.accumulation import (
     GradientAccumulationReductionMethod,
     GradientAccumulator,
@@ -24,6 +22,7 @@ from popdist_tf.loops.loss_scaling import LossScale
 from popdist_tf.loops.replicas import cross_replica_mean
 from popdist_tf.program_code import program_code
 from popdist_tf.replica_state import new_counter
+from popdist_tf.together.reductions import AVERAGES, REDUCTION
 from popdist_tf.versions import build_optimizer, is_legacy, keras_is_3, optimizer_kinds
 
 if TYPE_CHECKING:

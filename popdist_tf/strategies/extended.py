@@ -21,12 +21,10 @@ from tensorflow.python.distribute import (
 )
 from tensorflow.python.distribute.v1 import input_lib as input_lib_v1
 
+from popdist_tf.checks.layers import compare_layers
+from popdist_tf.checks.strategy_steps import StepGuard
 from popdist_tf.collectives.agreement import agree, agree_on_weights
 from popdist_tf.errors import StrategyError
-from popdist_tf.guards.adapted import compare_layers
-from popdist_tf.guards.divergence import StepGuard
-from popdist_tf.guards.sessions import compare_sessions
-from popdist_tf.guards.uneven_data import with_agreed_end
 from popdist_tf.program_code import program_code
 from popdist_tf.state_updates import StateUpdates
 from popdist_tf.strategies import variables
@@ -37,6 +35,8 @@ from popdist_tf.strategies.cross_device import (
     is_per_replica,
 )
 from popdist_tf.strategies.one_replica import call_only_replica, destinations_in
+from popdist_tf.together.sessions import compare_sessions
+from popdist_tf.together.uneven_data import with_agreed_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

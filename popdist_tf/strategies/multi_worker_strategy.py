@@ -10,15 +10,15 @@ from tensorflow.python.distribute import collective_all_reduce_strategy as colle
 from tensorflow.python.distribute import collective_util
 
 import popdist
+from popdist_tf.checks.strategy_steps import StepGuard
 from popdist_tf.errors import StrategyError
-from popdist_tf.guards.divergence import StepGuard
-from popdist_tf.guards.outside_scope import refuse_training_outside
-from popdist_tf.guards.servers import require_server
 from popdist_tf.strategies import variables
 from popdist_tf.strategies.cluster import HostStrategy
 from popdist_tf.strategies.cross_device import check_reduction
 from popdist_tf.strategies.devices import warn_of_idle_replicas
 from popdist_tf.strategies.extended import device_code
+from popdist_tf.together.outside_scope import refuse_training_outside
+from popdist_tf.together.servers import require_server
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -15,12 +15,12 @@ import tensorflow.compat.v2 as tf
 import popdist
 from popdist_tf.collectives.host import HostCollectives
 from popdist_tf.collectives.instances import initialised_collectives, job_collectives
-from popdist_tf.guards.outside_scope import refuse_training_outside
 from popdist_tf.hooks import divide_losses_where
 from popdist_tf.keras.pipelining import extend_keras
 from popdist_tf.strategies.cluster import HostStrategy, refuse_tf_config
 from popdist_tf.strategies.devices import replica_devices, warn_of_idle_replicas
 from popdist_tf.strategies.extended import HorovodExtended
+from popdist_tf.together.outside_scope import refuse_training_outside
 from popdist_tf.versions import correct_epoch_steps
 
 if TYPE_CHECKING:

@@ -669,18 +669,18 @@ def late_comparisons(instance):
     """The first instance begins to compare rows when weights have been compared elsewhere."""
     import tensorflow as tf
 
-    from popdist_tf.guards.first_steps import StepComparison
+    from popdist_tf.checks.first_steps import FirstSteps
 
-    compare = StepComparison.in_step
+    compare = FirstSteps._in_step
 
-    def late(self, rows, number, compared=()):
+    def late(self, rows, weights, number):
         late = tf.numpy_function(lambda one: (time.sleep(0.5), one)[1], [number], tf.int32)
-        return compare(self, rows, tf.ensure_shape(late, []), compared)
+        return compare(self, rows, weights, tf.ensure_shape(late, []))
 
     if instance == 0:
-        StepComparison.in_step = late
+        FirstSteps._in_step = late
     yield
-    StepComparison.in_step = compare
+    FirstSteps._in_step = compare
 
 
 def left_over(strategy, instance):

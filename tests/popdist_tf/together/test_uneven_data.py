@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from popdist_tf.guards.uneven_data import is_endless
+from popdist_tf.together.uneven_data import is_endless
 
 
 @pytest.mark.parametrize("kind", [tf.data.Dataset, tf.compat.v1.data.Dataset])

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from popdist_tf.guards import sessions
+from popdist_tf.together import sessions
 
 
 @pytest.fixture

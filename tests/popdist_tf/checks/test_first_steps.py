@@ -9,9 +9,9 @@ import pytest
 import tensorflow as tf
 
 from popdist_tf.checks import STATE, VARIABLES
+from popdist_tf.checks.first_steps import FirstSteps, Weights
+from popdist_tf.checks.rows import warn_of_equal_rows, warn_of_sizes
 from popdist_tf.collectives.host import HostCollectives
-from popdist_tf.guards import equal_data, means
-from popdist_tf.guards.first_steps import Compared, FirstSteps, StepComparison
 from tests.popdist_tf.peers import Peers
 
 AT = 3
@@ -25,11 +25,10 @@ def other(row):
 
 def step_of(check, says):
     """A step that compares two weights in its third run."""
-    comparison = StepComparison(HostCollectives(Peers((1, 1), 0, says), 2, 0), None)
-    weights = [(name, [tf.constant(value) for value in values]) for name, values in WEIGHTS]
-    compared = [Compared(frozenset({AT}), check, "they differ:", weights)]
-    count, last = FirstSteps(), comparison.last_step(compared)
-    return lambda: count.in_step(last, lambda number: comparison.in_step((), number, compared))
+    first = FirstSteps(HostCollectives(Peers((1, 1), 0, says), 2, 0), None)
+    values = [(name, [tf.constant(value) for value in values]) for name, values in WEIGHTS]
+    weights = [Weights(frozenset({AT}), check, "they differ:", values)]
+    return lambda: first.compare((), weights)
 
 
 def runs_of(mode, check, says):
@@ -73,7 +72,7 @@ def test_a_warning_does_not_end_the_step(mode, capfd, monkeypatch):
 
 @pytest.mark.parametrize(
     ("name", "say"),
-    [("rows", lambda: equal_data.warn(2)), ("sizes", lambda: means.warn_of_sizes("3 rows"))],
+    [("rows", lambda: warn_of_equal_rows(2)), ("sizes", lambda: warn_of_sizes("3 rows"))],
 )
 def test_a_warning_can_be_switched_off_by_its_name(name, say, monkeypatch):
     with warnings.catch_warnings(record=True) as caught:

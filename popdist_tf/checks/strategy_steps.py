@@ -1,22 +1,18 @@
-"""Stops a training whose workers hold different weights after the first step.
+"""What instances compare in the first steps of a strategy: weights, rows, and whether they reduce.
 
 Gradients that are reduced keep equal weights equal, and different weights different: nothing else
 would show it. What makes weights differ: values that one worker has loaded and not broadcast,
 a learning rate or another option of the optimizer that depends on the rank.
 
-All trainings are stopped by the same comparison: a number for each weight, that changes with any
-bit of it, compared over the workers once. They differ in where the comparison has its place. Under
-a strategy it is part of the first step itself, as a step may be one of many in a compiled loop
-(`StepGuard`); in a graph of TensorFlow 1, the step's results depend on it. The wrapper of
-`popdist_tf.keras` makes it before the second update, as a model without an input shape gets the
-first worker's weights after its first step. An Estimator makes it in its session, between two steps
-(`workers`). Inside of steps, `first_steps` compares.
+The comparison is part of the first step itself, as a step may be one of many in a compiled loop; in
+a graph of TensorFlow 1, the step's results depend on it. The wrapper of `popdist_tf.keras` makes
+the same comparison before the second update, as a model without an input shape gets the first
+worker's weights after its first step; an Estimator makes it after its first step.
 """
 
 from __future__ import annotations
 
 import copy
-import warnings
 import weakref
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -25,10 +21,9 @@ import tensorflow.compat.v2 as tf
 from tensorflow.python.distribute.values import DistributedValues
 from tensorflow.python.eager import def_function
 
-from popdist.checks import is_enabled
-from popdist_tf.checks import EXCHANGE, STATE, VARIABLES
-from popdist_tf.guards.equal_data import FirstElements, rows_of
-from popdist_tf.guards.first_steps import Compared, FirstSteps, StepComparison
+from popdist_tf.checks import EXCHANGE, STATE, VARIABLES, warn
+from popdist_tf.checks.first_steps import FirstElements, FirstSteps, Weights
+from popdist_tf.checks.rows import rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -70,15 +65,19 @@ class StepGuard:
         self._has_warned = False
         self._unseen: dict[str, Any] = {}  # by a step that a session will run
         self._unseen_batch: Any = ()
-        self._steps: dict[tuple[str, ...], tuple[FirstSteps, StepComparison]] = {}
+        self._comparisons: dict[tuple[str, Any], FirstSteps] = {}
         self._has_rows = False  # the step that is being built or run
         # Data that no argument of a step has: of infeed queues, and of closures by their gradients.
         self._infeeds: weakref.WeakKeyDictionary[Any, FirstElements] = weakref.WeakKeyDictionary()
         self._taken: weakref.WeakSet[Any] = weakref.WeakSet()  # from these queues, in this step
-        self._closures: dict[str, tuple[FirstSteps, StepComparison]] = {}
         self._shapes: set[tuple[int, ...]] = set()  # of weights, by which gradients are known
         # TensorFlow builds a function once, and what it updates is seen then alone.
         self._known: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
+
+    @property
+    def collectives(self) -> Rows | None:
+        """What gathers the instances' rows; None for an instance alone."""
+        return self._collectives
 
     def __deepcopy__(self, memo: dict[int, Any]) -> StepGuard:
         """A guard that has seen no step; Estimators copy strategies, variables cannot be copied."""
@@ -174,17 +173,9 @@ class StepGuard:
         return bool(is_real) and tuple(held.shape.as_list()) in self._shapes
 
     def _compared(self, gradient: Any) -> Any:
-        assert self._collectives is not None  # noqa: S101 - asked for before
         # By the shape, as a strategy may train several models.
-        key = str(getattr(_of_first_replica(gradient), "shape", None))
-        if key not in self._closures:
-            label = f"popdist_closures_{len(self._closures)}"
-            comparison = StepComparison(self._collectives, label, first=2)
-            self._closures[key] = FirstSteps(), comparison
-        count, comparison = self._closures[key]
-        compared = count.in_step(
-            comparison.last_step(), lambda number: comparison.in_step(gradient, number)
-        )
+        shape = str(getattr(_of_first_replica(gradient), "shape", None))
+        compared = self._first_steps("closures", shape, first=2).compare(gradient)
         return gradient if tf.executing_eagerly() else _after([compared], gradient)
 
     @contextmanager
@@ -233,42 +224,38 @@ class StepGuard:
     def _warn(self, updated: dict[str, Any]) -> None:
         """Says once that a step trains without an exchange; the program may want just that."""
         trained = [one.name for one in updated.values() if one.trainable]
-        if trained and not self._has_warned and is_enabled(EXCHANGE):
+        if trained and not self._has_warned:
             self._has_warned = True
-            warnings.warn(
-                "[PD436] nothing reduces the gradients of this step: each instance trains a model "
-                f"of its own ({', '.join(trained[:_NAMED])}). Create the strategy without "
+            warn(
+                EXCHANGE,
+                "nothing reduces the gradients of this step: each instance trains a model of its "
+                f"own ({', '.join(trained[:_NAMED])}). Create the strategy without "
                 "add_ipu_cross_replica_reductions=False, or sum the gradients with "
                 "cross_replica_ops.",
-                stacklevel=2,
             )
 
     def _after_step(self, updated: dict[str, Any], batch: Any) -> None:
-        assert self._collectives is not None  # noqa: S101 - nothing is noted without
-        key = tuple(updated)
-        if key not in self._steps:
-            label = f"popdist_step_{len(self._steps)}"
-            self._steps[key] = FirstSteps(), StepComparison(self._collectives, label)
-        self._compare(*self._steps[key], batch, updated, {self._first_update})
+        first = self._first_steps("step", tuple(updated))
+        self._compare(first, batch, updated, {self._first_update})
         self._compare_infeeds()
 
+    def _first_steps(self, kind: str, key: Any, first: int = 1) -> FirstSteps:
+        assert self._collectives is not None  # noqa: S101 - nothing is noted without
+        if (kind, key) not in self._comparisons:
+            number = sum(known == kind for known, _ in self._comparisons)
+            label = f"popdist_{kind}_{number}"
+            self._comparisons[kind, key] = FirstSteps(self._collectives, label, first)
+        return self._comparisons[kind, key]
+
     def _compare(
-        self,
-        count: FirstSteps,
-        comparison: StepComparison,
-        batch: Any,
-        updated: dict[str, Any],
-        steps: set[int],
+        self, first: FirstSteps, batch: Any, updated: dict[str, Any], steps: set[int]
     ) -> Any:
-        rows, (apart, trained) = self._rows_of(batch), _parted(updated)
-        compared = [
-            Compared(frozenset({1}), VARIABLES, _WRITTEN_APART, apart),
-            Compared(frozenset(steps), STATE, _SAME_SETTINGS, trained),
+        apart, trained = _parted(updated)
+        weights = [
+            Weights(frozenset({1}), VARIABLES, _WRITTEN_APART, apart),
+            Weights(frozenset(steps), STATE, _SAME_SETTINGS, trained),
         ]
-        return count.in_step(
-            comparison.last_step(compared),
-            lambda number: comparison.in_step(rows, number, compared),
-        )
+        return first.compare(self._rows_of(batch), weights)
 
     def in_session(self, build: Callable[[], Any]) -> Any:
         """Builds a step in a graph of TensorFlow 1, where only what results need is run.
@@ -291,8 +278,8 @@ class StepGuard:
         with tf.control_dependencies(flat):
             infeeds = self._compare_infeeds(in_session=True)
         with tf.control_dependencies([*flat, *infeeds]):
-            comparison = StepComparison(self._collectives, None)
-            compared = self._compare(FirstSteps(), comparison, batch, updated, steps)
+            first = FirstSteps(self._collectives, None)
+            compared = self._compare(first, batch, updated, steps)
         return _after([*infeeds, compared], results)
 
 

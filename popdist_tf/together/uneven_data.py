@@ -40,8 +40,16 @@ def announce(collectives: HostCollectives, name: str, *, has_batch: bool) -> Any
     holders = collectives.sum_by_name(tf.constant(int(has_batch)), name)
     equal = tf.equal(holders, 0) | tf.equal(holders, collectives.size)
     check = tf.debugging.Assert(equal, [_MESSAGE, holders, collectives.size])
-    with tf.control_dependencies([] if check is None else [check]):
+    with tf.control_dependencies([check]):
         return tf.identity(equal)
+
+
+def _announcing(collectives: HostCollectives, name: str) -> Any:
+    # A function, because Horovod would not find the call of an eager program by its name; and one
+    # for each use, because operations of one graph cannot share a name.
+    return tf.function(
+        lambda has_batch: announce(collectives, name, has_batch=has_batch), autograph=False
+    )
 
 
 def with_agreed_end(dataset: Any, collectives: HostCollectives, number: int) -> Any:
@@ -106,13 +114,7 @@ class AnnounceInSession(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc
     """
 
     def __init__(self, collectives: HostCollectives) -> None:
-        # A function for each: in one graph, operations cannot share a name.
-        self._announce = tf.function(
-            lambda has_batch: announce(
-                collectives, "popdist_steps_in_session", has_batch=has_batch
-            ),
-            autograph=False,
-        )
+        self._announce = _announcing(collectives, "popdist_steps_in_session")
         self._end: Any = None
         self._is_running = False
 
@@ -160,11 +162,7 @@ class AnnouncedSteps:
 
     def __init__(self, collectives: HostCollectives) -> None:
         self._is_wanted: tf.Variable | None = None
-        # A function, because Horovod would not find the call of an eager program by its name.
-        self._announce = tf.function(
-            lambda has_batch: announce(collectives, "popdist_steps_of_epoch", has_batch=has_batch),
-            autograph=False,
-        )
+        self._announce = _announcing(collectives, "popdist_steps_of_epoch")
 
     def want(self, is_wanted: bool) -> None:
         """Says whether the steps of this training are to be announced.

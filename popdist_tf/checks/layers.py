@@ -11,8 +11,6 @@ computed is a warning. A program may compute it on one instance and share it.
 
 from __future__ import annotations
 
-import functools
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,10 +18,10 @@ import tensorflow.compat.v2 as tf
 
 from popdist import agreement
 from popdist.agreement import ABSENT
-from popdist.checks import is_enabled
-from popdist_tf.checks import LAYERS
+from popdist_tf.checks import LAYERS, warn
 from popdist_tf.collectives.agreement import compared
 from popdist_tf.errors import AgreementError
+from popdist_tf.hooks import surround
 
 if TYPE_CHECKING:
     from popdist_tf.collectives.host import HostCollectives
@@ -43,18 +41,14 @@ def note_adapted() -> None:
         return
     noted: list[str] = []  # for each call of a layer's `adapt`
     setattr(tf.keras.layers.Layer, _STATES, noted)
-    for kind in _kinds():
-        kind.adapt = _noting(kind.adapt, noted)
 
-
-def _noting(method: Any, noted: list[str]) -> Any:
-    @functools.wraps(method)
-    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = method(self, *args, **kwargs)
-        noted.append(_state_of(self))
+    def adapt(known: Any, layer: Any, *args: Any, **kwargs: Any) -> Any:
+        result = known(*args, **kwargs)
+        noted.append(_state_of(layer))
         return result
 
-    return wrapped
+    for kind in _kinds():
+        surround(kind, "adapt", adapt)
 
 
 def _kinds() -> tuple[Any, ...]:
@@ -110,10 +104,10 @@ def compare_layers(collectives: HostCollectives, model: Any = None) -> None:
         )
     # A program may call `adapt` on some instances alone, and share what it has computed.
     is_apart = found and not any(ABSENT in row.values for row in found)
-    if is_apart and collectives.rank == 0 and is_enabled(LAYERS):
-        warnings.warn(
-            "[PD430] each instance has adapted a preprocessing layer to data of its own, so equal "
-            f"samples become other inputs on each ({found[0].says}). Please {_HINT}. Where the "
-            r"results are shared: warnings.filterwarnings('ignore', message=r'\[PD430\]').",
-            stacklevel=2,
+    if is_apart and collectives.rank == 0:
+        warn(
+            LAYERS,
+            "each instance has adapted a preprocessing layer to data of its own, so equal "
+            f"samples become other inputs on each ({found[0].says}). Please {_HINT}.",
+            "Where the results are shared",
         )

@@ -11,9 +11,9 @@ import pytest
 import tensorflow as tf
 
 from popdist_tf import ipu
+from popdist_tf.checks.first_steps import FirstSteps
+from popdist_tf.checks.rows import compare_arrays, rows_of
 from popdist_tf.collectives.host import HostCollectives
-from popdist_tf.guards.equal_data import compare_arrays, rows_of
-from popdist_tf.guards.first_steps import FirstSteps, StepComparison
 from tests.popdist_tf.peers import Peers
 from tests.popdist_tf.strategies.job import Job
 
@@ -85,13 +85,6 @@ def batches(kind):
     }[kind]
 
 
-def counted(equal):
-    """A step that compares its batch."""
-    count = FirstSteps()
-    last = equal.last_step()
-    return lambda batch: count.in_step(last, lambda number: equal.in_step(batch, number))
-
-
 @pytest.mark.parametrize("says", [None, other])
 @pytest.mark.parametrize("built", [False, True])
 @pytest.mark.parametrize(
@@ -105,7 +98,7 @@ def counted(equal):
     ],
 )
 def test_batches_that_are_equal_in_two_steps(kind, warned, built, says):
-    step = counted(StepComparison(collectives(says=says), "label"))
+    step = FirstSteps(collectives(says=says), "label").compare
     if built:
         step = tf.function(lambda batch, count=step: count((batch, None)))
     expected = ["[PD418]"] if warned and says is None else []
@@ -113,7 +106,7 @@ def test_batches_that_are_equal_in_two_steps(kind, warned, built, says):
 
 
 def test_a_later_step_may_be_the_first_of_the_two():
-    step = counted(StepComparison(collectives(), "label", first=2))
+    step = FirstSteps(collectives(), "label", first=2).compare
     found = [said(tf.function(step), batch) for batch in batches("of rows")]
     assert found == [[], [], ["[PD418]"], []]
 
@@ -123,7 +116,7 @@ def test_batches_of_sessions(kind):
     values = np.stack([one.numpy() for one in batches(kind)])
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         given = tf.compat.v1.placeholder(tf.int32, [4])
-        compared = counted(StepComparison(collectives(), None))(given)
+        compared = FirstSteps(collectives(), None).compare(given)
         found = [said(session.run, compared, {given: one}) for one in values]
     assert found == [[], ["[PD418]"] if kind == "of rows" else [], [], []]
 

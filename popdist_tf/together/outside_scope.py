@@ -7,20 +7,18 @@ trains another model, and Keras raises no error.
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import tensorflow.compat.v2 as tf
 
-from popdist.checks import is_enabled
-from popdist_tf.checks import EXCHANGE
+from popdist_tf.checks import EXCHANGE, warn
+from popdist_tf.checks.end import compare_at_end
 from popdist_tf.collectives.agreement import agree
 from popdist_tf.errors import StrategyError
-from popdist_tf.guards.end import compare_at_end
-from popdist_tf.guards.epochs import compare_epochs
-from popdist_tf.guards.optimizers import REDUCTION, optimizers_of
 from popdist_tf.hooks import before_evaluations, before_training, before_updates
 from popdist_tf.progress import report_fits
+from popdist_tf.together.epochs import compare_epochs
+from popdist_tf.together.reductions import AVERAGES, collectives_of, optimizers_of, reduces
 from popdist_tf.versions import (
     UPDATE_METHOD,
     before_first_batch,
@@ -28,11 +26,6 @@ from popdist_tf.versions import (
     tensorflow_variable,
     variable_name,
 )
-
-AVERAGES = "_popdist_averages"
-"""An attribute of optimizers that average gradients over replicas by themselves."""
-
-_REDUCES = (REDUCTION, "_allreduce_grads")
 
 
 def refuse_training_outside(strategy: str, instances: int) -> None:
@@ -73,7 +66,7 @@ def _refuse_to_evaluate_alone(model: Any, call: str) -> None:
 
 
 def _refuse_to_begin_alone(model: Any, call: str) -> None:
-    collectives = getattr(getattr(strategy_of(model), "extended", None), "collectives", None)
+    collectives = collectives_of(strategy_of(model))
     if collectives is not None:
         agree(
             collectives,
@@ -92,12 +85,12 @@ def warn_of_unwrapped(instances: int) -> None:
     """
 
     def check(model: Any) -> None:
-        if instances > 1 and is_enabled(EXCHANGE) and not _is_looked_after(model):
-            warnings.warn(
-                "[PD436] nothing reduces the gradients of this model: each instance trains a model "
-                f"of its own ({type(model).__name__} '{model.name}'). Compile it with "
+        if instances > 1 and not _is_looked_after(model):
+            warn(
+                EXCHANGE,
+                "nothing reduces the gradients of this model: each instance trains a model of its "
+                f"own ({type(model).__name__} '{model.name}'). Compile it with "
                 "popdist_tf.keras.DistributedOptimizer(optimizer).",
-                stacklevel=2,
             )
 
     before_training("wrapper", check)
@@ -123,23 +116,17 @@ def _is_looked_after(model: Any) -> bool:
         # A strategy of ours for one instance is a choice; Keras takes its default one by itself.
         if hasattr(extended, "collectives") or extended._in_multi_worker_mode():
             return True
-    # Optimizers that reduce by themselves: Horovod's wrapper, and ours.
     held = optimizers_of(model)
-    return bool(held) and all(map(_reduces, held))
-
-
-def _reduces(optimizer: Any) -> bool:
-    parts = (optimizer, getattr(optimizer, "inner_optimizer", optimizer))
-    return any(hasattr(one, mark) for one in parts for mark in _REDUCES)
+    return bool(held) and all(map(reduces, held))
 
 
 def _refuse_update_outside(optimizer: Any, variables: list[Any], _: list[Any]) -> None:
     """Refuses an update of a strategy's variables where the strategy can reduce no gradients."""
-    if any(hasattr(optimizer, mark) for mark in (*_REDUCES, AVERAGES)):
+    if reduces(optimizer) or hasattr(optimizer, AVERAGES):
         return
     for variable in map(tensorflow_variable, variables):
         strategy = getattr(variable, "distribute_strategy", None)
-        collectives = getattr(getattr(strategy, "extended", None), "collectives", None)
+        collectives = collectives_of(strategy)
         if getattr(collectives, "size", 1) > 1 and tf.distribute.get_strategy() is not strategy:
             raise StrategyError(
                 "PD414",

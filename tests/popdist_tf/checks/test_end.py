@@ -9,7 +9,7 @@ from tensorflow.python.eager import record
 
 from popdist.agreement import digest
 from popdist.checks import trained
-from popdist_tf.guards import end
+from popdist_tf.checks import end
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ from popdist import agreement
 from popdist_tf.collectives.agreement import STATEMENT, differing
 from popdist_tf.errors import AgreementError
 from popdist_tf.estimator.checkpoints import SaveTogether, reduces_when_read, share_checkpoint
+from popdist_tf.hooks import surround
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -56,25 +57,30 @@ def compare_sessions(collectives: HostCollectives) -> None:
     setattr(BaseSession, _MARK, True)
     starts = _Starts(collectives)
     runs = _Runs(collectives)
-    _surround(BaseSession, "_do_run", runs.run)
-    _surround(BaseSession, "make_callable", runs.make_callable)
-    _surround(BaseSession, "_make_callable_from_options", runs.callable_from_options)
-    _surround(SessionManager, "prepare_session", starts.prepare)
-    _surround(WorkerSessionCreator, "create_session", starts.create_of_worker)
-    _surround(Supervisor, "prepare_or_wait_for_session", starts.prepare_or_wait)
-    _surround(_MonitoredSession, "__init__", functools.partial(_save_together, collectives))
+    surround_session(BaseSession, "_do_run", runs.run)
+    surround_session(BaseSession, "make_callable", runs.make_callable)
+    surround_session(BaseSession, "_make_callable_from_options", runs.callable_from_options)
+    surround_session(SessionManager, "prepare_session", starts.prepare)
+    surround_session(WorkerSessionCreator, "create_session", starts.create_of_worker)
+    surround_session(Supervisor, "prepare_or_wait_for_session", starts.prepare_or_wait)
+    surround_session(_MonitoredSession, "__init__", functools.partial(_save_together, collectives))
 
 
-def _surround(owner: Any, method: str, by: Callable[..., Any]) -> None:
-    known = getattr(owner, method)
+def surround_session(owner: Any, method: str, by: Callable[..., Any]) -> None:
+    """Replaces a method that sessions use, as `hooks.surround` does; Estimators keep it.
 
-    @functools.wraps(known)
-    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if distribute_coordinator_context.get_current_worker_context() is not None:
-            return known(self, *args, **kwargs)  # an Estimator, which does all this by itself
-        return by(functools.partial(known, self), self, *args, **kwargs)
+    Args:
+        owner: A class.
+        method: Its name.
+        by: What to call in place of it.
+    """
 
-    setattr(owner, method, wrapped)
+    def called(known: Any, session: Any, *args: Any, **kwargs: Any) -> Any:
+        # An Estimator does all this by itself.
+        is_estimator = distribute_coordinator_context.get_current_worker_context() is not None
+        return known(*args, **kwargs) if is_estimator else by(known, session, *args, **kwargs)
+
+    surround(owner, method, called)
 
 
 class _Runs:

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from popdist_tf.errors import AgreementError
-from popdist_tf.guards.epochs import _acts_between_steps, _SameEnd
+from popdist_tf.together.epochs import _acts_between_steps, _SameEnd
 
 keras = tf.keras.callbacks
 

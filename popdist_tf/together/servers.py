@@ -7,16 +7,15 @@ program has never heard of; or it waits for the server for ever.
 
 from __future__ import annotations
 
-import functools
 import socket
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from tensorflow.python.client.session import BaseSession
-from tensorflow.python.distribute import distribute_coordinator_context
 
 from popdist_tf.errors import StrategyError
+from popdist_tf.together.sessions import surround_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,19 +40,15 @@ def require_server(strategy: str, own_address: str) -> None:
     if hasattr(BaseSession, _MARK):
         return
     setattr(BaseSession, _MARK, True)
-    known = BaseSession._do_run
     checked: WeakSet[Any] = WeakSet()
 
-    @functools.wraps(known)
-    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # An Estimator starts servers by itself.
-        is_own = distribute_coordinator_context.get_current_worker_context() is None
-        if is_own and self not in checked:
-            _require(strategy, self.sess_str, own_address, lambda: _has_workers(self.graph))
-            checked.add(self)
-        return known(self, *args, **kwargs)
+    def run(known: Any, session: Any, *args: Any, **kwargs: Any) -> Any:
+        if session not in checked:
+            _require(strategy, session.sess_str, own_address, lambda: _has_workers(session.graph))
+            checked.add(session)
+        return known(*args, **kwargs)
 
-    BaseSession._do_run = run
+    surround_session(BaseSession, "_do_run", run)
 
 
 def _require(strategy: str, target: Any, own: str, has_workers: Callable[[], bool]) -> None:
