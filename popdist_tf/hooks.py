@@ -6,7 +6,6 @@ Methods of Keras that differ between its versions are replaced in the modules of
 
 from __future__ import annotations
 
-import functools
 import inspect
 import re
 from importlib import import_module
@@ -16,6 +15,7 @@ import tensorflow.compat.v2 as tf
 from tensorflow.python.eager import def_function
 
 from popdist_tf.errors import AgreementError, StrategyError
+from popdist_tf.patches import surround
 from popdist_tf.program_code import program_code
 from popdist_tf.versions import (
     LOSSES,
@@ -31,28 +31,9 @@ if TYPE_CHECKING:
 
     from popdist.errors import PopdistError
 
-_MARK = "_popdist_asks"
 _FUNCTIONS = "_popdist_functions_of"
 _CALLBACKS = "_popdist_callbacks"
 _RUNS = ("evaluate", "fit", "predict")
-
-
-def surround(owner: Any, method: str, by: Callable[..., Any]) -> None:
-    """Replaces a method by a function that may call it.
-
-    Args:
-        owner: A class.
-        method: Its name.
-        by: Called with the method that was there, bound to the object; the object; and the
-            arguments.
-    """
-    known = getattr(owner, method)
-
-    @functools.wraps(known)
-    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return by(functools.partial(known, self), self, *args, **kwargs)
-
-    setattr(owner, method, wrapped)
 
 
 def before_training(name: str, check: Callable[[Any], None]) -> None:
@@ -117,39 +98,39 @@ def before_updates(name: str, check: Callable[[Any, list[Any], list[Any]], None]
             checked.
     """
     for kind in optimizer_kinds():
-        _functions_of(kind, UPDATE_METHOD, _checked_update)[name] = check
+        _functions_of(kind, UPDATE_METHOD, _check_update)[name] = check
 
 
-def _functions_of(kind: Any, method: str, calling: Callable[..., Any]) -> dict[str, Any]:
+def _functions_of(kind: Any, method: str, by: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
     """The functions that a method calls, by their names.
 
     Args:
         kind: A class that has the method.
         method: Its name.
-        calling: Makes a method that calls functions, from the one that is there.
+        by: Called with these functions, the method that was there, and its arguments.
     """
     owner: Any = next(one for one in kind.__mro__ if method in vars(one))
+    functions: dict[str, Callable[..., Any]] = {}
+
+    def called(known: Any, *args: Any, **kwargs: Any) -> Any:
+        return by(functions, known, *args, **kwargs)
+
     attribute = f"{_FUNCTIONS}_{method}"
-    if not hasattr(owner, attribute):
-        functions: dict[str, Any] = {}
-        setattr(owner, method, calling(getattr(owner, method), functions))
+    if surround(owner, method, attribute, called):
         setattr(owner, attribute, functions)
-    found: dict[str, Any] = getattr(owner, attribute)
+    found: dict[str, Callable[..., Any]] = getattr(owner, attribute)
     return found
 
 
-def _checked_update(method: Callable[..., Any], checks: Mapping[str, Any]) -> Any:
-    @functools.wraps(method)
-    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-        given, args, kwargs = update_arguments(args, kwargs)
-        pairs = list(given)
-        gradients, variables, reduced = gradients_and_variables(pairs, args, kwargs)
-        if not reduced:
-            for check in checks.values():
-                check(self, variables, gradients)
-        return method(self, pairs, *args, **kwargs)
-
-    return wrapped
+def _check_update(checks: Mapping[str, Any], known: Any, *args: Any, **kwargs: Any) -> Any:
+    optimizer = args[0]
+    given, args, kwargs = update_arguments(args[1:], kwargs)
+    pairs = list(given)
+    gradients, variables, reduced = gradients_and_variables(pairs, args, kwargs)
+    if not reduced:
+        for check in checks.values():
+            check(optimizer, variables, gradients)
+    return known(optimizer, pairs, *args, **kwargs)
 
 
 def add_callbacks(
@@ -192,26 +173,20 @@ def change_arguments(method: str, name: str, change: Callable[[dict[str, Any]], 
         name: A later function of the same name replaces an earlier one.
         change: Called with the arguments by name, which it may change; ``self`` is the model.
     """
-    _functions_of(tf.keras.Model, method, _changed)[name] = change
+    _functions_of(tf.keras.Model, method, _change)[name] = change
 
 
-def _changed(method: Callable[..., Any], changes: Mapping[str, Any]) -> Any:
-    signature = inspect.signature(method)
-
-    @functools.wraps(method)
-    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-        call = signature.bind(self, *args, **kwargs)
-        for change in changes.values():
-            change(call.arguments)
-        try:
-            return method(*call.args, **call.kwargs)
-        except tf.errors.OpError as error:
-            own = own_error(error) if method.__name__ in _RUNS else None
-            if own is None:
-                raise
-            raise own from None
-
-    return wrapped
+def _change(changes: Mapping[str, Any], known: Any, *args: Any, **kwargs: Any) -> Any:
+    call = inspect.signature(known).bind(*args, **kwargs)
+    for change in changes.values():
+        change(call.arguments)
+    try:
+        return known(*call.args, **call.kwargs)
+    except tf.errors.OpError as error:
+        own = own_error(error) if known.__name__ in _RUNS else None
+        if own is None:
+            raise
+        raise own from None
 
 
 def own_error(error: Any) -> PopdistError | None:
@@ -241,22 +216,15 @@ def tag_made(attribute: str, tag: Callable[[], Any]) -> None:
         attribute: The name of the tag on the layer, and on the call's node.
         tag: The tag of what is made now; None for no tag.
     """
-    for kind in (import_module(NODES).Node, tf.keras.layers.Layer):
-        if hasattr(kind.__new__, _MARK):
-            continue
-        kind.__new__ = staticmethod(_tagging(kind.__new__, attribute, tag))
 
-
-def _tagging(made: Any, attribute: str, tag: Callable[[], Any]) -> Any:
-    @functools.wraps(made)
-    def wrapped(kind: Any, *args: Any, **kwargs: Any) -> Any:
-        one = made(kind) if made is object.__new__ else made(kind, *args, **kwargs)
+    def made(known: Any, kind: Any, *args: Any, **kwargs: Any) -> Any:
+        one = known(kind) if known is object.__new__ else known(kind, *args, **kwargs)
         if tag() is not None:
             vars(one)[attribute] = tag()
         return one
 
-    setattr(wrapped, _MARK, True)
-    return wrapped
+    for kind in (import_module(NODES).Node, tf.keras.layers.Layer):
+        surround(kind, "__new__", "tags", made)
 
 
 def divide_losses_where(divides: Callable[[], bool]) -> None:
@@ -266,19 +234,14 @@ def divide_losses_where(divides: Callable[[], bool]) -> None:
         divides: Whether the gradients of the current strategy's replicas are summed.
     """
     module: Any = import_module(LOSSES)
-    for method in ("scale_loss_for_distribution", "unscale_loss_for_distribution"):
-        known = getattr(module, method, None)
-        if known is not None and not hasattr(known, _MARK):
-            setattr(module, method, _asked(known, divides))
-
-
-def _asked(method: Callable[[Any], Any], divides: Callable[[], bool]) -> Any:
-    @functools.wraps(method)
-    def wrapped(value: Any) -> Any:
-        return method(value) if divides() else value
-
-    setattr(wrapped, _MARK, True)
-    return wrapped
+    for function in ("scale_loss_for_distribution", "unscale_loss_for_distribution"):
+        if hasattr(module, function):
+            surround(
+                module,
+                function,
+                "sums",
+                lambda known, value: known(value) if divides() else value,
+            )
 
 
 def compile_where(compiles: Callable[[], bool]) -> None:

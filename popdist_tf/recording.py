@@ -22,7 +22,7 @@ from tensorflow.python.ops import nn_ops
 
 from popdist.recording import Recording, recording
 from popdist_tf.checks.quiet import quiet_layers
-from popdist_tf.hooks import surround
+from popdist_tf.patches import surround
 from popdist_tf.replay import Replay
 from popdist_tf.versions import (
     UPDATE_METHOD,
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _MARK = "_popdist_records"
+_PURPOSE = "recording"
 _KERAS_BATCH = 32
 
 
@@ -54,25 +55,25 @@ class Recorder:
 
     def start(self) -> None:
         """Wraps what updates weights, takes batches and runs steps, and switches draws off."""
+        if not surround(BaseSession, "run", _PURPOSE, self._run):
+            return
         for kind in (*optimizer_kinds(), tf.compat.v1.train.Optimizer):
             method = UPDATE_METHOD if hasattr(kind, UPDATE_METHOD) else "apply_gradients"
             owner = next((one for one in kind.__mro__ if method in vars(one)), None)
             if owner is not None:
-                surround(owner, method, self._update)
-        surround(def_function.Function, "__call__", self._run)
-        surround(BaseSession, "run", self._run)
-        setattr(BaseSession.run, _MARK, True)
-        surround(StrategyBase, "run", self._strategy_run)
-        surround(tf.keras.Model, "fit", self._fit)
+                surround(owner, method, _PURPOSE, self._update)
+        surround(def_function.Function, "__call__", _PURPOSE, self._run)
+        surround(StrategyBase, "run", _PURPOSE, self._strategy_run)
+        surround(tf.keras.Model, "fit", _PURPOSE, self._fit)
         self._quiet.enter_context(quiet_layers())
         nn_ops._dropout = lambda x, *_, **__: tf.identity(x)  # noqa: SLF001 - of all kinds of dropout
         replay = Replay(self._recording)
-        surround(iterator_ops.OwnedIterator, "_next_internal", replay.next_of)
-        surround(tf.compat.v1.data.Iterator, "get_next", replay.next_of)
+        surround(iterator_ops.OwnedIterator, "_next_internal", _PURPOSE, replay.next_of)
+        surround(tf.compat.v1.data.Iterator, "get_next", _PURPOSE, replay.next_of)
         if self._recording.scale > 1:
-            surround(tf.data.Dataset, "batch", self._batch)
+            surround(tf.data.Dataset, "batch", _PURPOSE, self._batch)
 
-    def _run(self, known: Any, _owner: Any, *args: Any, **kwargs: Any) -> Any:
+    def _run(self, known: Any, *args: Any, **kwargs: Any) -> Any:
         if self._is_over:
             raise SystemExit(0)
         return known(*args, **kwargs)
@@ -83,17 +84,17 @@ class Recorder:
         if not hasattr(model, _MARK):
             setattr(model, _MARK, True)
             model.train_step = self._noting(model.train_step)
-        call = inspect.signature(known).bind(*args, **kwargs)
+        call = inspect.signature(known).bind(model, *args, **kwargs)
         batch = call.arguments.get("batch_size")
         if batch is not None or call.arguments.get("y") is not None:
             call.arguments["batch_size"] = (batch or _KERAS_BATCH) * self._recording.scale
         return known(*call.args, **call.kwargs)
 
-    def _batch(self, known: Any, _data: Any, batch_size: Any, *args: Any, **kwargs: Any) -> Any:
-        return known(batch_size * self._recording.scale, *args, **kwargs)
+    def _batch(self, known: Any, data: Any, batch_size: Any, *args: Any, **kwargs: Any) -> Any:
+        return known(data, batch_size * self._recording.scale, *args, **kwargs)
 
-    def _strategy_run(self, known: Any, _strategy: Any, fn: Any, *args: Any, **kwargs: Any) -> Any:
-        return known(self._noting(fn), *args, **kwargs)
+    def _strategy_run(self, known: Any, strategy: Any, fn: Any, *args: Any, **kwargs: Any) -> Any:
+        return known(strategy, self._noting(fn), *args, **kwargs)
 
     def _noting(self, step: Callable[..., Any]) -> Callable[..., Any]:
         if hasattr(step, _MARK):
@@ -131,7 +132,7 @@ class Recorder:
         else:
             variables = list(second or getattr(optimizer, "_trainable_variables", ()) or ())
         if replica != self._replica or not variables:
-            return known(pairs, *others, **kwargs)
+            return known(optimizer, pairs, *others, **kwargs)
         model = self._recording.model(optimizer, type(optimizer).__name__)
         names = [*map(variable_name, variables)]
 
@@ -147,7 +148,7 @@ class Recorder:
                 self._is_over = True
 
         with tf.control_dependencies([_call(before, _values(variables))]):
-            result = known(pairs, *others, **kwargs)
+            result = known(optimizer, pairs, *others, **kwargs)
         with tf.control_dependencies([result] if isinstance(result, tf.Operation) else []):
             done = _call(after, _values(variables))
         # In a graph of TensorFlow 1, what nothing depends on does not run.
@@ -157,7 +158,7 @@ class Recorder:
 def start() -> None:
     """Records this process, if it is one of a comparison; safe to call again."""
     found = recording()
-    if found is not None and not hasattr(BaseSession.run, _MARK):
+    if found is not None:
         Recorder(found).start()
 
 

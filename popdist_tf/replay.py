@@ -43,7 +43,7 @@ class Replay:
             *args: Of the call.
             **kwargs: Of the call.
         """
-        element = known(*args, **kwargs)
+        element = known(iterator, *args, **kwargs)
         leaves = tf.nest.flatten(element, expand_composites=True)
         if not all(isinstance(leaf, tf.Tensor) and _has_numbers(leaf.dtype) for leaf in leaves):
             return element

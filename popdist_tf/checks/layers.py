@@ -21,7 +21,7 @@ from popdist.agreement import ABSENT
 from popdist_tf.checks import LAYERS, warn
 from popdist_tf.collectives.agreement import compared
 from popdist_tf.errors import AgreementError
-from popdist_tf.hooks import surround
+from popdist_tf.patches import surround
 
 if TYPE_CHECKING:
     from popdist_tf.collectives.host import HostCollectives
@@ -37,18 +37,16 @@ _HINT = (
 
 def note_adapted() -> None:
     """Makes Keras' preprocessing layers note what they adapt to; safe to call again."""
-    if hasattr(tf.keras.layers.Layer, _STATES):
-        return
-    noted: list[str] = []  # for each call of a layer's `adapt`
-    setattr(tf.keras.layers.Layer, _STATES, noted)
-
-    def adapt(known: Any, layer: Any, *args: Any, **kwargs: Any) -> Any:
-        result = known(*args, **kwargs)
-        noted.append(_state_of(layer))
-        return result
-
+    if not hasattr(tf.keras.layers.Layer, _STATES):
+        setattr(tf.keras.layers.Layer, _STATES, [])  # for each call of a layer's `adapt`
     for kind in _kinds():
-        surround(kind, "adapt", adapt)
+        surround(kind, "adapt", "states", _adapt)
+
+
+def _adapt(known: Any, layer: Any, *args: Any, **kwargs: Any) -> Any:
+    result = known(layer, *args, **kwargs)
+    getattr(layer, _STATES).append(_state_of(layer))
+    return result
 
 
 def _kinds() -> tuple[Any, ...]:

@@ -8,12 +8,13 @@ built, so they depend only on the order of the collectives themselves.
 
 from __future__ import annotations
 
-import functools
 import re
 from typing import Any
 
 import tensorflow.compat.v2 as tf
 from tensorflow.python.eager import def_function
+
+from popdist_tf.patches import surround
 
 _COUNTERS = "_popdist_collectives"
 _NO_LETTER = re.compile(r"[^A-Za-z0-9_.-]")
@@ -75,22 +76,13 @@ def _is_v1_graph(graph: Any) -> bool:
 # before (evaluating a model creates those of metrics in Keras 3), it would count once.
 
 
-def _count_once() -> None:
-    kind: Any = def_function.Function
-    known = kind._initialize  # noqa: SLF001 - no public way
-    if hasattr(known, "__wrapped__"):
-        return
-
-    @functools.wraps(known)
-    def build_first(self: Any, *args: Any, **kwargs: Any) -> None:
-        graph = None if tf.executing_eagerly() else _outermost(tf.compat.v1.get_default_graph())
-        before = dict(getattr(graph, _COUNTERS, {}))
-        known(self, *args, **kwargs)
-        # Where the first graph runs after all, it is a branch beside the second.
-        if graph is not None and self._created_variables:
-            setattr(graph, _COUNTERS, before)
-
-    kind._initialize = build_first  # noqa: SLF001 - no public way
+def _build_first(known: Any, function: Any, *args: Any, **kwargs: Any) -> None:
+    graph = None if tf.executing_eagerly() else _outermost(tf.compat.v1.get_default_graph())
+    before = dict(getattr(graph, _COUNTERS, {}))
+    known(function, *args, **kwargs)
+    # Where the first graph runs after all, it is a branch beside the second.
+    if graph is not None and function._created_variables:  # noqa: SLF001 - no public way
+        setattr(graph, _COUNTERS, before)
 
 
-_count_once()
+surround(def_function.Function, "_initialize", "names", _build_first)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import tensorflow.compat.v2 as tf
 
 from popdist.checks.trained import note_end
@@ -39,7 +38,7 @@ class CompareWorkers(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
         self._collectives = collectives if is_several else None
         self._batch = batch
         self._weights: list[tuple[str, Any]] = []
-        self._count = np.zeros(3, np.int64)
+        self._count = [0, 0, 0]
         rows = rows_of_batch(batch)
         is_unknown = isinstance(rows, tf.Tensor)
         size = "unknown" if is_unknown else f"{rows} rows"
@@ -72,7 +71,8 @@ class CompareWorkers(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
         """Counts the rows of a batch."""
         del run_context
         if self._size is not None:
-            self._count += np.array(count_of_step(self._count[:1], np.int64(run_values.results)))
+            more = count_of_step(self._count[0], int(run_values.results))
+            self._count = [before + now for before, now in zip(self._count, more, strict=True)]
 
     def end(self, session: Any) -> None:
         """Compares the sizes, and notes the weights, which the launcher compares."""

@@ -7,18 +7,16 @@ same values are selected here without one.
 
 from __future__ import annotations
 
-import functools
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v2 as tf
 
+from popdist_tf.patches import surround
 from popdist_tf.versions import keras_is_3, tensorflow_variable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-_MARK = "_popdist_overwrites"
 
 
 def overwrite_by_averages_where(selects: Callable[[], bool]) -> None:
@@ -30,17 +28,11 @@ def overwrite_by_averages_where(selects: Callable[[], bool]) -> None:
     if not keras_is_3():
         return
     optimizer: Any = import_module("keras.src.backend.tensorflow.optimizer").TFOptimizer
-    if hasattr(optimizer, _MARK):
-        return
-    setattr(optimizer, _MARK, True)
-    averaged = optimizer._update_model_variables_moving_average
-    overwritten = optimizer._overwrite_model_variables_with_average_value
 
     def in_step() -> bool:
         return tf.distribute.get_replica_context() is not None and selects()
 
-    @functools.wraps(averaged)
-    def average_and_overwrite(self: Any, trainable_variables: Any) -> None:
+    def average_and_overwrite(averaged: Any, self: Any, trainable_variables: Any) -> None:
         averaged(self, trainable_variables)
         if self.ema_overwrite_frequency and in_step():
             step = tf.convert_to_tensor(self.iterations) + 1
@@ -51,14 +43,17 @@ def overwrite_by_averages_where(selects: Callable[[], bool]) -> None:
                 _select, self._distribution_strategy, pairs, is_due
             )
 
-    @functools.wraps(overwritten)
-    def overwrite(self: Any, trainable_variables: Any) -> None:
+    def overwrite(overwritten: Any, self: Any, trainable_variables: Any) -> None:
         # In a step this is Keras' branch, whose work is done. At the end of `fit` it is not.
         if not in_step():
             overwritten(self, trainable_variables)
 
-    optimizer._update_model_variables_moving_average = average_and_overwrite
-    optimizer._overwrite_model_variables_with_average_value = overwrite
+    average, copied = (
+        "_update_model_variables_moving_average",
+        "_overwrite_model_variables_with_average_value",
+    )
+    surround(optimizer, average, "overwrites", average_and_overwrite)
+    surround(optimizer, copied, "overwrites", overwrite)
 
 
 def _select(distribution: Any, pairs: Any, is_due: Any) -> None:

@@ -6,7 +6,6 @@ own device, and counts as device code, as in `ipu.scopes.ipu_scope`.
 
 from __future__ import annotations
 
-import functools
 from contextlib import contextmanager, nullcontext
 from importlib import import_module
 from types import SimpleNamespace
@@ -16,6 +15,7 @@ import tensorflow.compat.v2 as tf
 from tensorflow.python.eager.context import Context
 from tensorflow.python.framework.ops import Graph
 
+from popdist_tf.patches import surround
 from popdist_tf.strategies.extended import device_code
 
 if TYPE_CHECKING:
@@ -52,10 +52,9 @@ def serve(tensorflow: ModuleType) -> None:
         tensorflow: The module ``tensorflow``.
     """
     for kind in (Graph, Context):
-        if not hasattr(kind.device, "__wrapped_by_popdist__"):
-            kind.device = _local(kind.device)
+        surround(kind, "device", "IPUs", _device)
     for method in ("save", "restore"):
-        _work_in_graph(tf.compat.v1.train.Saver, method)
+        surround(tf.compat.v1.train.Saver, method, "graph", _in_graph)
     reader = tf.compat.v1.train.NewCheckpointReader
     wrapped = import_module("tensorflow.python.pywrap_tensorflow")
     vars(wrapped)["NewCheckpointReader"] = reader
@@ -74,19 +73,10 @@ def serve(tensorflow: ModuleType) -> None:
         kind.initialized_value = version1.initialized_value
 
 
-def _work_in_graph(kind: Any, name: str) -> None:
+def _in_graph(known: Any, saver: Any, sess: Any, *args: Any, **kwargs: Any) -> Any:
     """Runs a method of savers in its session's graph, the default graph of TensorFlow 1."""
-    known = getattr(kind, name)
-    if hasattr(known, "__in_graph_by_popdist__"):
-        return
-
-    @functools.wraps(known)
-    def called(self: Any, sess: Any, *args: Any, **kwargs: Any) -> Any:
-        with nullcontext() if sess is None else sess.graph.as_default():
-            return known(self, sess, *args, **kwargs)
-
-    called.__in_graph_by_popdist__ = True  # type: ignore[attr-defined]
-    setattr(kind, name, called)
+    with nullcontext() if sess is None else sess.graph.as_default():
+        return known(saver, sess, *args, **kwargs)
 
 
 def _moved_from(module: str) -> Callable[[str], Any]:
@@ -100,13 +90,8 @@ def _moved_from(module: str) -> Callable[[str], Any]:
     return answer
 
 
-def _local(known: Any) -> Any:
-    @functools.wraps(known)
-    def device(self: Any, name: Any) -> Any:
-        return _on_ipu(known, self) if _is_ipu(name) else known(self, name)
-
-    device.__wrapped_by_popdist__ = True  # type: ignore[attr-defined]
-    return device
+def _device(known: Any, owner: Any, name: Any) -> Any:
+    return _on_ipu(known, owner) if _is_ipu(name) else known(owner, name)
 
 
 def _is_ipu(name: Any) -> bool:

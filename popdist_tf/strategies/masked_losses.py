@@ -9,37 +9,31 @@ all replicas.
 
 from __future__ import annotations
 
-import functools
 from importlib import import_module
 from typing import Any
 
 import tensorflow.compat.v2 as tf
 
+from popdist_tf.patches import surround
 from popdist_tf.versions import keras_is_3
 
-_MARK = "_popdist_shares_masks"
 _MEANS = ("auto", "sum_over_batch_size", "mean")
 
 
 def share_masks() -> None:
     """Makes Keras count what masks leave on all replicas; safe to call again."""
     module, name = _place()
-    known = getattr(module, name)
-    if hasattr(known, _MARK):
-        return
-    names = known.__code__.co_varnames
-    kind = "dtype" if "dtype" in names[: known.__code__.co_argcount] else "losses"
 
-    @functools.wraps(known)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
+    def share(known: Any, *args: Any, **kwargs: Any) -> Any:
+        names = known.__code__.co_varnames
+        kind = "dtype" if "dtype" in names[: known.__code__.co_argcount] else "losses"
         given = dict(zip(names, args, strict=False)) | kwargs
         if given["mask"] is not None and given["reduction"] in _MEANS and _is_shared():
             dtype = getattr(given[kind], "dtype", given[kind])
             given |= {"mask": _shared(given["mask"], dtype), "reduction": "none"}
         return known(**given)
 
-    setattr(wrapped, _MARK, True)
-    setattr(module, name, wrapped)
+    surround(module, name, "masks", share)
 
 
 def _place() -> tuple[Any, str]:

@@ -8,7 +8,6 @@ The replicas of the original hardware each have a generator of their own.
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import tensorflow.compat.v2 as tf
@@ -16,8 +15,8 @@ from tensorflow.python.eager import context
 from tensorflow.python.framework import random_seed
 
 from popdist_tf.collectives.instances import place_in_job
+from popdist_tf.patches import surround
 
-_MARK = "_popdist_separates"
 _IDENTICAL = "_popdist_identical_replicas"  # kept where TensorFlow keeps the program's seed
 _SEEDS_APART = 1_000_003
 _SEEDS = 2**31 - 1
@@ -29,19 +28,14 @@ def separate_random_numbers() -> None:
     The first replica's numbers, those of initial values and those outside of replicas stay as they
     are.
     """
-    known = random_seed.get_seed
-    if hasattr(known, _MARK):
-        return
 
-    @functools.wraps(known)
-    def get_seed(op_seed: int | None) -> tuple[int | None, int | None]:
+    def get_seed(known: Any, op_seed: int | None) -> tuple[int | None, int | None]:
         first, second = known(op_seed)
         if first is None:
             return first, second
         return (first + _replica() * _SEEDS_APART) % _SEEDS, second
 
-    setattr(get_seed, _MARK, True)
-    random_seed.get_seed = get_seed
+    surround(random_seed, "get_seed", "replicas", get_seed)
 
 
 def _replica() -> int:

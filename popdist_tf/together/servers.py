@@ -20,7 +20,6 @@ from popdist_tf.together.sessions import surround_session
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_MARK = "_popdist_needs_server"
 _SECONDS = 5.0
 _HINT = (
     "start the server of this worker before: config = strategy.update_config_proto("
@@ -37,9 +36,6 @@ def require_server(strategy: str, own_address: str) -> None:
         strategy: The name of the strategy, for messages.
         own_address: ``host:port`` of this worker.
     """
-    if hasattr(BaseSession, _MARK):
-        return
-    setattr(BaseSession, _MARK, True)
     checked: WeakSet[Any] = WeakSet()
 
     def run(known: Any, session: Any, *args: Any, **kwargs: Any) -> Any:
@@ -48,7 +44,7 @@ def require_server(strategy: str, own_address: str) -> None:
             checked.add(session)
         return known(*args, **kwargs)
 
-    surround_session(BaseSession, "_do_run", run)
+    surround_session(BaseSession, "_do_run", run, "servers")
 
 
 def _require(strategy: str, target: Any, own: str, has_workers: Callable[[], bool]) -> None:

@@ -30,14 +30,13 @@ from popdist import agreement
 from popdist_tf.collectives.agreement import STATEMENT, differing
 from popdist_tf.errors import AgreementError
 from popdist_tf.estimator.checkpoints import SaveTogether, reduces_when_read, share_checkpoint
-from popdist_tf.hooks import surround
+from popdist_tf.patches import surround
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from popdist_tf.collectives.host import HostCollectives
 
-_MARK = "_popdist_compares"
 _NAMED = 3
 _TOGETHER = (
     "call session.run and Saver.save on all instances alike, where results are reduced over them: "
@@ -52,9 +51,8 @@ def compare_sessions(collectives: HostCollectives) -> None:
     Args:
         collectives: The job's collectives; an instance alone compares nothing.
     """
-    if collectives.horovod is None or hasattr(BaseSession, _MARK):
+    if collectives.horovod is None:
         return
-    setattr(BaseSession, _MARK, True)
     starts = _Starts(collectives)
     runs = _Runs(collectives)
     surround_session(BaseSession, "_do_run", runs.run)
@@ -66,21 +64,26 @@ def compare_sessions(collectives: HostCollectives) -> None:
     surround_session(_MonitoredSession, "__init__", functools.partial(_save_together, collectives))
 
 
-def surround_session(owner: Any, method: str, by: Callable[..., Any]) -> None:
-    """Replaces a method that sessions use, as `hooks.surround` does; Estimators keep it.
+def surround_session(
+    owner: Any, method: str, by: Callable[..., Any], purpose: str = "sessions"
+) -> None:
+    """Replaces a method that sessions use, as `patches.surround` does; Estimators keep it.
 
     Args:
         owner: A class.
         method: Its name.
-        by: What to call in place of it.
+        by: Called with the method that was there, bound to the object; the object; and the
+            arguments.
+        purpose: As of `patches.surround`.
     """
 
     def called(known: Any, session: Any, *args: Any, **kwargs: Any) -> Any:
         # An Estimator does all this by itself.
-        is_estimator = distribute_coordinator_context.get_current_worker_context() is not None
-        return known(*args, **kwargs) if is_estimator else by(known, session, *args, **kwargs)
+        if distribute_coordinator_context.get_current_worker_context() is not None:
+            return known(session, *args, **kwargs)
+        return by(functools.partial(known, session), session, *args, **kwargs)
 
-    surround(owner, method, called)
+    surround(owner, method, purpose, called)
 
 
 class _Runs:

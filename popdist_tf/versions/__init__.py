@@ -28,96 +28,64 @@ def keras_is_3() -> bool:
 
 if keras_is_3():
     from popdist_tf.versions.keras3 import (
-        LOSSES as LOSSES,
-    )
-    from popdist_tf.versions.keras3 import (
-        NODES as NODES,
-    )
-    from popdist_tf.versions.keras3 import (
-        UPDATE_METHOD as UPDATE_METHOD,
-    )
-    from popdist_tf.versions.keras3 import (
-        before_first_batch as before_first_batch,
-    )
-    from popdist_tf.versions.keras3 import (
-        build_optimizer as build_optimizer,
-    )
-    from popdist_tf.versions.keras3 import (
-        calls_of_function as calls_of_function,
-    )
-    from popdist_tf.versions.keras3 import (
-        clip_sums_where as clip_sums_where,
-    )
-    from popdist_tf.versions.keras3 import (
-        correct_epoch_steps as correct_epoch_steps,
-    )
-    from popdist_tf.versions.keras3 import (
-        gradients_and_variables as gradients_and_variables,
-    )
-    from popdist_tf.versions.keras3 import (
-        input_shapes as input_shapes,
-    )
-    from popdist_tf.versions.keras3 import (
-        optimizer_kinds as optimizer_kinds,
-    )
-    from popdist_tf.versions.keras3 import (
-        strategy_of as strategy_of,
-    )
-    from popdist_tf.versions.keras3 import (
-        support_backups as support_backups,
-    )
-    from popdist_tf.versions.keras3 import (
-        support_loss_scaling as support_loss_scaling,
-    )
-    from popdist_tf.versions.keras3 import (
-        tensorflow_variable as tensorflow_variable,
+        LOSSES,
+        NODES,
+        UPDATE_METHOD,
+        before_first_batch,
+        build_optimizer,
+        calls_of_function,
+        clip_sums_where,
+        correct_epoch_steps,
+        gradients_and_variables,
+        input_shapes,
+        optimizer_kinds,
+        strategy_of,
+        support_backups,
+        support_loss_scaling,
+        tensorflow_variable,
     )
 else:
     from popdist_tf.versions.keras2 import (
-        LOSSES as LOSSES,
+        LOSSES,
+        NODES,
+        UPDATE_METHOD,
+        before_first_batch,
+        build_optimizer,
+        calls_of_function,
+        clip_sums_where,
+        correct_epoch_steps,
+        gradients_and_variables,
+        input_shapes,
+        optimizer_kinds,
+        strategy_of,
+        support_backups,
+        support_loss_scaling,
+        tensorflow_variable,
     )
-    from popdist_tf.versions.keras2 import (
-        NODES as NODES,
-    )
-    from popdist_tf.versions.keras2 import (
-        UPDATE_METHOD as UPDATE_METHOD,
-    )
-    from popdist_tf.versions.keras2 import (
-        before_first_batch as before_first_batch,
-    )
-    from popdist_tf.versions.keras2 import (
-        build_optimizer as build_optimizer,
-    )
-    from popdist_tf.versions.keras2 import (
-        calls_of_function as calls_of_function,
-    )
-    from popdist_tf.versions.keras2 import (
-        clip_sums_where as clip_sums_where,
-    )
-    from popdist_tf.versions.keras2 import (
-        correct_epoch_steps as correct_epoch_steps,
-    )
-    from popdist_tf.versions.keras2 import (
-        gradients_and_variables as gradients_and_variables,
-    )
-    from popdist_tf.versions.keras2 import (
-        input_shapes as input_shapes,
-    )
-    from popdist_tf.versions.keras2 import (
-        optimizer_kinds as optimizer_kinds,
-    )
-    from popdist_tf.versions.keras2 import (
-        strategy_of as strategy_of,
-    )
-    from popdist_tf.versions.keras2 import (
-        support_backups as support_backups,
-    )
-    from popdist_tf.versions.keras2 import (
-        support_loss_scaling as support_loss_scaling,
-    )
-    from popdist_tf.versions.keras2 import (
-        tensorflow_variable as tensorflow_variable,
-    )
+
+__all__ = [
+    "LOSSES",
+    "NODES",
+    "UPDATE_METHOD",
+    "before_first_batch",
+    "build_optimizer",
+    "calls_of_function",
+    "clip_sums_where",
+    "correct_epoch_steps",
+    "describe",
+    "gradients_and_variables",
+    "input_shapes",
+    "is_legacy",
+    "keras_is_3",
+    "optimizer_kinds",
+    "optimizer_variables",
+    "strategy_of",
+    "support_backups",
+    "support_loss_scaling",
+    "tensorflow_variable",
+    "update_arguments",
+    "variable_name",
+]
 
 
 def is_legacy(optimizer: Any) -> bool:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v2 as tf
+
+from popdist_tf.patches import surround
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
 UPDATE_METHOD = "apply_gradients"
 NODES = "keras.src.engine.node"
 LOSSES = "keras.src.utils.losses_utils"
-
-_MARK = "_popdist_corrects_steps"
 
 
 def optimizer_kinds() -> tuple[Any, ...]:
@@ -40,33 +39,24 @@ def tensorflow_variable(variable: Any) -> Any:
 
 def correct_epoch_steps(corrected: Callable[[int], int]) -> None:
     """Makes Keras correct the steps that it infers for an epoch; those of the user are kept."""
-    handler: Any = import_module("keras.src.engine.data_adapter").DataHandler
-    if not hasattr(handler, _MARK):
-        handler._infer_steps = _corrected_answer(handler._infer_steps, corrected)
-        setattr(handler, _MARK, True)
 
-
-def _corrected_answer(method: Callable[..., Any], corrected: Callable[[int], int]) -> Any:
-    @functools.wraps(method)
-    def wrapped(self: Any, steps: int | None, dataset: Any) -> Any:
-        inferred = method(self, steps, dataset)
+    def infer(known: Any, handler: Any, steps: int | None, dataset: Any) -> Any:
+        inferred = known(handler, steps, dataset)
         return inferred if steps is not None or inferred is None else corrected(inferred)
 
-    return wrapped
+    handler: Any = import_module("keras.src.engine.data_adapter").DataHandler
+    surround(handler, "_infer_steps", "replicas", infer)
 
 
 def support_loss_scaling() -> None:
     """Makes Keras scale losses under more strategies than TensorFlow's own."""
-    module: Any = import_module("keras.src.mixed_precision.loss_scale_optimizer")
-    known = module.strategy_supports_loss_scaling
 
-    @functools.wraps(known)
-    def supports_loss_scaling() -> bool:
+    def supports(known: Any) -> bool:
         strategy = tf.distribute.get_strategy()
         return bool(getattr(strategy, "supports_loss_scaling", False) or known())
 
-    if not hasattr(known, "__wrapped__"):
-        module.strategy_supports_loss_scaling = supports_loss_scaling
+    module: Any = import_module("keras.src.mixed_precision.loss_scale_optimizer")
+    surround(module, "strategy_supports_loss_scaling", "strategies", supports)
 
 
 def clip_sums_where(reduces: Callable[[], bool]) -> None:

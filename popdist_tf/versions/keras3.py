@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v2 as tf
+
+from popdist_tf.patches import surround
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,8 +16,6 @@ UPDATE_METHOD = "apply"
 NODES = "keras.src.ops.node"
 LOSSES = "keras.src.losses.loss"
 
-_MARK = "_popdist_corrects_steps"
-_CLIPS = "_popdist_clips_sums"
 _BUILD = "_maybe_symbolic_build"
 _FIRST = "_popdist_before_first_batch"
 _FITS = "_popdist_begins_to_fit"
@@ -40,22 +39,16 @@ def tensorflow_variable(variable: Any) -> Any:
 
 def correct_epoch_steps(corrected: Callable[[int], int]) -> None:
     """Makes Keras correct the steps that it infers for an epoch; those of the user are kept."""
-    iterator: Any = import_module("keras.src.backend.tensorflow.trainer").TFEpochIterator
-    if not hasattr(iterator, _MARK):
-        for method in ("__init__", "reset"):
-            setattr(iterator, method, _then_correct(getattr(iterator, method), corrected))
-        setattr(iterator, _MARK, True)
 
+    def count(known: Any, iterator: Any, *args: Any, **kwargs: Any) -> None:
+        known(iterator, *args, **kwargs)
+        if iterator._num_batches is not None:
+            with iterator._distribute_strategy.scope():
+                iterator._num_batches = corrected(iterator._num_batches)
 
-def _then_correct(method: Callable[..., None], corrected: Callable[[int], int]) -> Any:
-    @functools.wraps(method)
-    def wrapped(self: Any, *args: Any, **kwargs: Any) -> None:
-        method(self, *args, **kwargs)
-        if self._num_batches is not None:
-            with self._distribute_strategy.scope():
-                self._num_batches = corrected(self._num_batches)
-
-    return wrapped
+    kind: Any = import_module("keras.src.backend.tensorflow.trainer").TFEpochIterator
+    for method in ("__init__", "reset"):
+        surround(kind, method, "replicas", count)
 
 
 def support_loss_scaling() -> None:
@@ -66,35 +59,26 @@ def clip_sums_where(reduces: Callable[[], bool]) -> None:
     """Makes Keras clip sums of gradients over replicas where ``reduces`` asks for it."""
     # It would clip each replica's own, whose sum is another update than that of one process with
     # all rows; and its loss scaling would ask the first replica alone whether they are finite.
-    optimizer: Any = import_module("keras.src.backend.tensorflow.optimizer").TFOptimizer
-    if hasattr(optimizer, _CLIPS):
-        return
-    setattr(optimizer, _CLIPS, True)
-    clipped, updated = optimizer._clip_gradients, optimizer._backend_update_step
+    kind: Any = import_module("keras.src.backend.tensorflow.optimizer").TFOptimizer
+    clip = kind._clip_gradients
 
-    @functools.wraps(clipped)
-    def clip_later(self: Any, grads: list[Any]) -> list[Any]:
+    def clip_later(clipped: Any, self: Any, grads: list[Any]) -> Any:
         return grads if reduces() else clipped(self, grads)
 
-    @functools.wraps(updated)
-    def sum_and_clip(self: Any, grads: Any, trainable_variables: Any, learning_rate: Any) -> None:
+    def sum_and_clip(
+        updated: Any, self: Any, grads: Any, trainable_variables: Any, learning_rate: Any
+    ) -> None:
         if not reduces():
             updated(self, grads, trainable_variables, learning_rate)
             return
         held = [tensorflow_variable(variable) for variable in trainable_variables]
         sums = self._all_reduce_sum_gradients(list(zip(grads, held, strict=True)))
-        both = list(zip(clipped(self, [total for total, _ in sums]), held, strict=True))
+        both = list(zip(clip(self, [total for total, _ in sums]), held, strict=True))
         tf.__internal__.distribute.interim.maybe_merge_call(
             self._distributed_tf_update_step, self._distribution_strategy, both, learning_rate
         )
 
-    optimizer._clip_gradients, optimizer._backend_update_step = clip_later, sum_and_clip
-
-    scaling: Any = tf.keras.mixed_precision.LossScaleOptimizer
-    finite = scaling.check_finite
-
-    @functools.wraps(finite)
-    def check_all(self: Any, grads: Any) -> Any:
+    def check_all(finite: Any, self: Any, grads: Any) -> Any:
         own = finite(self, grads)
         context = tf.distribute.get_replica_context()
         if context is None or not reduces():
@@ -102,7 +86,9 @@ def clip_sums_where(reduces: Callable[[], bool]) -> None:
         other = tf.cast(tf.logical_not(own), tf.float32)
         return tf.equal(context.all_reduce(tf.distribute.ReduceOp.SUM, other), 0)
 
-    scaling.check_finite = check_all
+    surround(kind, "_clip_gradients", "sums", clip_later)
+    surround(kind, "_backend_update_step", "sums", sum_and_clip)
+    surround(tf.keras.mixed_precision.LossScaleOptimizer, "check_finite", "sums", check_all)
 
 
 def before_first_batch(check: Callable[[Any, str], None]) -> None:
@@ -111,35 +97,26 @@ def before_first_batch(check: Callable[[Any, str], None]) -> None:
     owner: Any = next((one for one in model.__mro__ if _BUILD in vars(one)), None)
     if owner is None:
         return
-    if not hasattr(owner, _FIRST):
-        # The iterator of `fit` is the first that is built from after `fit` begins.
-        owner.fit = _noted_fit(owner.fit)
-        setattr(owner, _BUILD, _checked_build(getattr(owner, _BUILD)))
+    # The iterator of `fit` is the first that is built from after `fit` begins.
+    surround(owner, "fit", "begins", _noted_fit)
+    surround(owner, _BUILD, "begins", _checked_build)
     setattr(owner, _FIRST, staticmethod(check))
 
 
-def _noted_fit(method: Callable[..., Any]) -> Any:
-    @functools.wraps(method)
-    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
-        vars(self)[_FITS] = True
-        try:
-            return method(self, *args, **kwargs)
-        finally:
-            vars(self).pop(_FITS, None)
-
-    return wrapped
+def _noted_fit(known: Any, model: Any, *args: Any, **kwargs: Any) -> Any:
+    vars(model)[_FITS] = True
+    try:
+        return known(model, *args, **kwargs)
+    finally:
+        vars(model).pop(_FITS, None)
 
 
-def _checked_build(method: Callable[..., Any]) -> Any:
-    @functools.wraps(method)
-    def wrapped(self: Any, iterator: Any = None, data_batch: Any = None) -> Any:
-        if iterator is not None:
-            fits = vars(self).pop(_FITS, False)
-            steps = f"an epoch of {iterator.num_batches} steps"
-            getattr(self, _FIRST)(self, steps if fits else "evaluate of a model")
-        return method(self, iterator, data_batch)
-
-    return wrapped
+def _checked_build(known: Any, model: Any, iterator: Any = None, data_batch: Any = None) -> Any:
+    if iterator is not None:
+        fits = vars(model).pop(_FITS, False)
+        steps = f"an epoch of {iterator.num_batches} steps"
+        getattr(model, _FIRST)(model, steps if fits else "evaluate of a model")
+    return known(model, iterator, data_batch)
 
 
 def gradients_and_variables(
