@@ -183,13 +183,13 @@ def _change(changes: Mapping[str, Any], known: Any, *args: Any, **kwargs: Any) -
     try:
         return known(*call.args, **call.kwargs)
     except tf.errors.OpError as error:
-        own = own_error(error) if known.__name__ in _RUNS else None
+        own = _own_error(error) if known.__name__ in _RUNS else None
         if own is None:
             raise
         raise own from None
 
 
-def own_error(error: Any) -> PopdistError | None:
+def _own_error(error: Any) -> PopdistError | None:
     """The error of ours that a running graph has failed with; None for TensorFlow's own."""
     found = re.search(r"\[(PD\d{3})\] (.*?)\s*(\n\t \[\[|\Z)", error.message, re.DOTALL)
     if found is None:

@@ -19,7 +19,7 @@ from tensorflow.core.framework import attr_value_pb2
 
 from popdist.checks import is_enabled
 from popdist_tf.checks.rows import rows_of, warn_of_equal_rows
-from popdist_tf.collectives.agreement import digest, digests
+from popdist_tf.collectives.agreement import digests
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -177,7 +177,7 @@ class FirstElements:
             return True
 
         def noted(_: Any) -> Any:
-            return tf.numpy_function(keep, [digest(digests(rows))], tf.bool)
+            return tf.numpy_function(keep, [digests([digests(rows)])[0]], tf.bool)
 
         return self._notes.in_step(_STEPS, noted) if rows else None
 

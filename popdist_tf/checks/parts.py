@@ -42,7 +42,7 @@ from popdist_tf.checks.quiet import quiet_layers, state_kept, without_exchange
 from popdist_tf.checks.replicas import Replicas
 from popdist_tf.hooks import add_callbacks, before_steps, before_training
 from popdist_tf.replica_state import ReplicaState
-from popdist_tf.together.reductions import Reduction, optimizers_of
+from popdist_tf.together.reductions import Reduction, is_first_replica, optimizers_of
 from popdist_tf.versions import (
     UPDATE_METHOD,
     gradients_and_variables,
@@ -106,7 +106,7 @@ class _Rows:
 
     def note(self, data: Any) -> None:
         """Keeps the rows of a step that is being built or run, where they are wanted."""
-        if not _is_first_replica():
+        if not is_first_replica():
             return
         flat = tf.nest.flatten(data)
         places = [number for number, one in enumerate(flat) if isinstance(one, tf.Tensor)]
@@ -137,15 +137,6 @@ class _Rows:
             with tf.device("CPU:0"):
                 self._wanted = ReplicaState(lambda: tf.constant(self._is_wanted), "is_wanted")
         return self._wanted
-
-
-def _is_first_replica() -> bool:
-    """Whether the code that is built or run is that of this instance's first replica."""
-    replica = tf.distribute.get_replica_context()
-    if replica is None:
-        return False
-    number = replica._replica_id_in_sync_group
-    return not number or not replica.strategy.extended._get_local_replica_id(number)
 
 
 def _keep_rows(model: Any) -> None:

@@ -167,11 +167,6 @@ def text_of_root(collectives: HostCollectives, text: str) -> str:
     return bytes(received).rstrip(b"\0").decode()
 
 
-def digest(value: Any) -> Any:
-    """An int64 scalar that changes with any bit of a tensor or variable."""
-    return digests([value])[0]
-
-
 def digests(values: Sequence[Any]) -> Any:
     """The digests of several tensors or variables, as an int64 vector.
 

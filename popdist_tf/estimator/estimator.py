@@ -6,7 +6,7 @@ The checks of its arguments are here too.
 from __future__ import annotations
 
 import inspect
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -36,13 +36,12 @@ from popdist_tf.estimator.updates import (
 )
 from popdist_tf.estimator.workers import CompareWorkers
 from popdist_tf.estimator_api import estimator_api
-from popdist_tf.hooks import own_error
 from popdist_tf.loops.queues import check_prefetch_depth
 from popdist_tf.loops.repeat import resource_variables
 from popdist_tf.program_code import program_code
 from popdist_tf.progress import reporting_hooks
 from popdist_tf.state_updates import StateUpdates
-from popdist_tf.together.reductions import collectives_of
+from popdist_tf.together.reductions import collectives_of, is_first_replica
 from popdist_tf.together.uneven_data import AnnounceInSession, is_endless
 
 if TYPE_CHECKING:
@@ -298,9 +297,9 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
         with self._batch_size(mode):
             values["params"] = self.params
         given = {name: v for name, v in values.items() if accepts(self._model_fn, name)}
-        if mode == _MODES.TRAIN and self._announced is not None and _is_first_replica():
+        if mode == _MODES.TRAIN and self._announced is not None and is_first_replica():
             features = self._announced.before_step(features)
-        if mode == _MODES.TRAIN and self._train_distribution is not None and _is_first_replica():
+        if mode == _MODES.TRAIN and self._train_distribution is not None and is_first_replica():
             self._compared = CompareWorkers(self._train_distribution, (features, labels))
         with untouched_global_step(), StateUpdates() as updates:
             # TensorFlow's strategies rewrite model functions; a plain Estimator does not.
@@ -407,16 +406,11 @@ class IPUEstimator(estimator_api().Estimator):  # type: ignore[misc]
         worker_hooks.extend(reporting_hooks(self._iterations))
         estimator_spec = estimator_spec._replace(train_op=train_op)
         collectives = collectives_of(self._train_distribution)
-        try:
-            with evaluations_of_chief(collectives, saving_listeners) as own:
-                return super()._train_with_estimator_spec(
-                    estimator_spec, worker_hooks, hooks, global_step_tensor, own
-                )
-        except tf.errors.InvalidArgumentError as error:
-            ours = own_error(error)
-            if ours is None:
-                raise
-            raise ours from None
+        naming = nullcontext() if self._compared is None else self._compared.naming()
+        with naming, evaluations_of_chief(collectives, saving_listeners) as own:
+            return super()._train_with_estimator_spec(
+                estimator_spec, worker_hooks, hooks, global_step_tensor, own
+            )
 
     def _hooks_of_workers(self, scaffold: Any) -> Iterator[Any]:
         strategy, config = self._train_distribution, self.config
@@ -449,10 +443,3 @@ class _StartOfData(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
         """Starts the data."""
         del coord
         session.run(self._initializer)
-
-
-def _is_first_replica() -> bool:
-    """Whether the code is that of the instance's first replica, for which the others wait."""
-    replica = tf.distribute.get_replica_context()
-    number = replica._replica_id_in_sync_group  # the number, not a tensor
-    return int(replica.strategy.extended._get_local_replica_id(number)) == 0

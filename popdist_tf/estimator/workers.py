@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import tensorflow.compat.v2 as tf
@@ -11,16 +13,16 @@ from popdist_tf.checks import STATE
 from popdist_tf.checks.first_steps import FirstSteps, Weights
 from popdist_tf.checks.rows import count_in_words, count_of_step, rows_of_batch, warn_of_sizes
 from popdist_tf.collectives.agreement import compared
+from popdist_tf.errors import AgreementError
 from popdist_tf.together.reductions import collectives_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from popdist.agreement import Disagreement
 
-_DIFFERENT = (
-    "[PD007] the workers hold different weights after the first step: each would train a model of "
-    "its own. Build the optimizer alike on all workers, inside of the model function, and update "
-    "weights through it alone (optimizer.apply_gradients). The weights that differ:"
-)
+_NAMED = 5
+_DIFFERENT = "[PD007] workers hold different weights after the first step:"
 
 
 class CompareWorkers(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
@@ -61,6 +63,30 @@ class CompareWorkers(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
         weights = Weights(frozenset({1}), STATE, _DIFFERENT, self._weights)
         with tf.control_dependencies([train_op]):
             return tf.group(FirstSteps(self._gathering, None).compare(self._batch, [weights]))
+
+    @contextmanager
+    def naming(self) -> Iterator[None]:
+        """Surrounds the training.
+
+        Raises:
+            AgreementError: Weights differ; raised on all workers.
+        """
+        try:
+            yield
+        except tf.errors.InvalidArgumentError as error:
+            found = re.search(rf"{re.escape(_DIFFERENT)}([^\n\]]*)", error.message)
+            if found is None:
+                raise
+            names = found[1].split()
+            said = f"{len(names)} of {len(self._weights)} weights differ"
+            raise AgreementError(
+                "PD007",
+                "the workers hold different weights after the first step: each would train a "
+                "model of its own",
+                value=f"{said}: {', '.join(names[:_NAMED])}",
+                hint="build the optimizer alike on all workers, inside of the model function, and "
+                "update weights through it alone (optimizer.apply_gradients)",
+            ) from None
 
     def before_run(self, run_context: Any) -> Any:
         """Reads the size of a batch."""

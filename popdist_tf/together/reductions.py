@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import tensorflow.compat.v2 as tf
+
 from popdist_tf.versions import optimizer_kinds, strategy_of
 
 if TYPE_CHECKING:
@@ -65,6 +67,15 @@ def collectives_of(held: Any) -> HostCollectives | None:
         held: A strategy, or None.
     """
     return getattr(getattr(held, "extended", None), "collectives", None)
+
+
+def is_first_replica() -> bool:
+    """Whether the code that is built or run is that of this instance's first replica."""
+    replica = tf.distribute.get_replica_context()
+    if replica is None:
+        return False
+    number = replica._replica_id_in_sync_group  # the number, not a tensor
+    return not number or not replica.strategy.extended._get_local_replica_id(number)
 
 
 class Reduction:
