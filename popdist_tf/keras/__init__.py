@@ -22,7 +22,7 @@ from popdist_tf.keras.job import (
     size,
 )
 from popdist_tf.keras.optimizer import DistributedOptimizer
-from popdist_tf.together.untrained_state import synchronize_state
+from popdist_tf.together.saving import synchronize_state
 
 if TYPE_CHECKING:
     from popdist_tf.collectives.instances import Average, Sum, shutdown

@@ -26,9 +26,13 @@ from popdist_tf.checks.rows import (
 from popdist_tf.collectives.agreement import agree_on_weights, compared
 from popdist_tf.errors import AgreementError
 from popdist_tf.hooks import add_callbacks, before_batches, before_training
-from popdist_tf.together.files import CheckpointsApart, keep_backups_apart, share_backups
 from popdist_tf.together.reductions import Reduction, optimizers_of
-from popdist_tf.together.untrained_state import SynchronizeState
+from popdist_tf.together.saving import (
+    CheckpointsApart,
+    SynchronizeState,
+    keep_backups_apart,
+    share_backups,
+)
 from popdist_tf.versions import keras_is_3, tensorflow_variable, variable_name
 
 if TYPE_CHECKING:
