@@ -81,4 +81,4 @@ def warn(check: Check, text: str, meant: str = "") -> None:
         return
     if meant:
         text += f" {meant}: warnings.filterwarnings('ignore', message=r'\\[{check.code}\\]')."
-    warnings.warn(f"[{check.code}] {text}", stacklevel=3)
+    warnings.warn(f"[{check.code}] {text}", stacklevel=2)
