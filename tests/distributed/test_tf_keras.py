@@ -14,6 +14,7 @@ BATCH = 8
 STEPS = 4
 EPOCHS = 2
 EXAMPLES = ROOT / "examples"
+FEW_EPOCHS = "--epochs=6"  # enough for the accuracy that the examples ask for
 
 
 def data(rank):
@@ -820,14 +821,15 @@ def test_a_step_that_is_to_be_compiled_exchanges_as_any_other(strategies):
     ],
 )
 def test_the_examples_train_alike_on_all_ranks(program, options):
-    code, output = run_command([*LAUNCHER, *options, *python("tensorflow"), EXAMPLES / program])
+    words = [*python("tensorflow"), EXAMPLES / program, FEW_EPOCHS]
+    code, output = run_command([*LAUNCHER, *options, *words])
     assert code == 0, output
     assert output.count("identical on all ranks: ok") == 2
 
 
 @pytest.mark.parametrize("program", ["tf_keras_digits.py", "tf_keras_six_steps.py"])
 def test_the_examples_run_alone(program):
-    code, output = run_command([*python("tensorflow"), EXAMPLES / program])
+    code, output = run_command([*python("tensorflow"), EXAMPLES / program, FEW_EPOCHS])
     assert code == 0, output
     assert "rank 0 of 1" in output
 
