@@ -46,6 +46,12 @@ def compiled(model, optimizer, **settings):
     return model
 
 
+def built(optimizer, model):
+    """An optimizer with its variables: else the first step creates them, and is traced twice."""
+    optimizer.build(model.trainable_variables)
+    return optimizer
+
+
 def fitted(model, samples, batch, callbacks=()):
     history = model.fit(
         *samples, batch_size=batch, epochs=EPOCHS, shuffle=False, verbose=0, callbacks=callbacks
@@ -287,7 +293,7 @@ def adapted(distributed, scope, instance):
             if samples is not None:
                 normal.adapt(samples)
             model = tf.keras.Sequential([normal, tf.keras.layers.Dense(1)])
-            model.compile(distributed(tf.keras.optimizers.SGD(0.1)), "mse")
+            model.compile(built(distributed(tf.keras.optimizers.SGD(0.1)), model), "mse")
         model.fit(own, own[:, :1], batch_size=4, verbose=0)
 
     cases = {
@@ -318,7 +324,8 @@ def lone_calls(distributed, scope, instance):
 
     def then_fit(call):
         with scope():
-            model = compiled(network(seed=0), distributed(tf.keras.optimizers.SGD(0.1)))
+            model = network(seed=0)
+            compiled(model, built(distributed(tf.keras.optimizers.SGD(0.1)), model))
         if instance == 0:
             call(model)
         model.fit(*samples, batch_size=BATCH, verbose=0)
@@ -396,7 +403,7 @@ def means(distributed, scope, instance):
     def fit(kind=tf.keras.Sequential, loss="mse", rows=2 * BATCH, way="arrays"):
         with scope():
             model = kind([tf.keras.layers.Input((2,)), tf.keras.layers.Dense(1)])
-            model.compile(distributed(tf.keras.optimizers.SGD(0.1)), loss)
+            model.compile(built(distributed(tf.keras.optimizers.SGD(0.1)), model), loss)
         own = np.random.default_rng(instance).normal(size=(rows, 2)).astype(np.float32)
         if way == "batches":
             for begin in (0, BATCH):
