@@ -14,8 +14,9 @@ from tests.distributed.warm import folder_of_python, framework_in
 from tests.docs.blocks import PAGES, blocks_of, commands_of, indented, shows
 from tests.docs.checked import BESIDE_PYTHON, ENVIRON, check
 
-# The README's programs have tests of their own, which look at what they print.
-RUNNING = [page for page in PAGES if page.name != "README.md"]
+# Tests of their own run the programs of these, and look at what they print.
+ELSEWHERE = {"README.md", "notebooks.md"}
+RUNNING = [page for page in PAGES if page.name not in ELSEWHERE]
 NEEDS = {"from-tf-estimator": "tensorflow_estimator"}
 LANGUAGES = {"python", "console", "toml", "text"}
 SHELL = {
