@@ -57,8 +57,8 @@ def application():
     labels = rng.integers(0, 10, size=8)
     with PopDistStrategy().scope():
         tf.keras.utils.set_random_seed(1)
-        model = tf.keras.applications.MobileNetV2(
-            input_shape=(32, 32, 3), alpha=0.35, weights=None, classes=10
+        model = tf.keras.applications.MobileNet(
+            input_shape=(32, 32, 3), alpha=0.25, weights=None, classes=10
         )
         model.compile("sgd", "sparse_categorical_crossentropy")
         model.optimizer.build(model.trainable_variables)  # else the first step is traced twice
@@ -71,6 +71,6 @@ def application():
 
 def test_an_application_of_keras_trains():
     first, second = run_job(application, framework="tensorflow", timeout=240)
-    assert first["changed"] > 100
+    assert first["changed"] > 70  # of 83
     for name, value in first.items():
         np.testing.assert_array_equal(value, second[name])
