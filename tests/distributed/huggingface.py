@@ -26,12 +26,9 @@ PLAIN = {
 }
 TRAINERS = {
     "accumulated, clipped": {"gradient_accumulation_steps": 3, "max_grad_norm": 0.05},
-    "smoothed": {"label_smoothing_factor": 0.1, "warmup_steps": 3, "lr_scheduler_type": "cosine"},
-    "evaluated": {"eval_strategy": "steps", "eval_steps": 2},
     "dropped": {"dataloader_drop_last": True},
     "bf16": {"bf16": True},
     "checkpointed": {"gradient_checkpointing": True},
-    "grouped": {"train_sampling_strategy": "group_by_length"},
     "stopped": {
         "eval_strategy": "epoch",
         "save_strategy": "epoch",

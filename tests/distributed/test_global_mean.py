@@ -10,7 +10,7 @@ from tests.distributed.jobs import run_job
 
 EXACT = 1e-13
 LEFT_OUT = -100
-UPDATES, ROWS, STEPS = 3, 16, 5
+RANKS, UPDATES, ROWS, STEPS = 2, 3, 16, 5
 
 
 def network():
@@ -74,13 +74,7 @@ def plain_loop(passes):
         optimizer.step()
     with torch.no_grad():
         assert float(hvd.global_mean(torch.tensor(6.0), 3)) == 2.0
-    return {"weights": flat(model)}
-
-
-@pytest.mark.parametrize("passes", [1, 2])
-def test_a_plain_loop_trains_like_one_process(passes):
-    for answer in run_job(plain_loop, passes=passes):
-        np.testing.assert_allclose(answer["weights"], expected(0.01), rtol=0, atol=EXACT)
+    return flat(model)
 
 
 class Model(torch.nn.Module):
@@ -116,23 +110,7 @@ def training_model(accumulation, decay, running=False, invariant=False):
     first = popdist.getInstanceIndex() * own
     for x, y in batches(slice(first, first + own)):
         training(x, y)
-    return {"weights": flat(model.layers)}
-
-
-@pytest.mark.parametrize(
-    ("replicas", "settings"),
-    [
-        (2, {"accumulation": 1, "decay": 0.01}),
-        (4, {"accumulation": 2, "decay": 0.0}),
-        (4, {"accumulation": 2, "decay": 0.01, "running": True}),
-        (2, {"accumulation": 4, "decay": 0.0, "invariant": True}),
-    ],
-    ids=str,
-)
-def test_a_training_model_trains_like_one_process(replicas, settings):
-    for answer in run_job(training_model, replicas=replicas, **settings):
-        wanted = expected(settings["decay"])
-        np.testing.assert_allclose(answer["weights"], wanted, rtol=0, atol=EXACT)
+    return flat(model.layers)
 
 
 def onnx_training():
@@ -152,107 +130,55 @@ def onnx_training():
         model, x.numpy(), y.numpy(), batch_size=size, epochs=1, progress=False, **settings
     )
     names = [name for name, _ in network().named_parameters()]
-    return {"weights": np.concatenate([trainer.weights[name].ravel() for name in names])}
+    return np.concatenate([trainer.weights[name].ravel() for name in names])
 
 
-def test_a_loss_of_onnx_trains_like_one_process():
-    for answer in run_job(onnx_training, replicas=4):
-        # Learning rates of ONNX are in single precision.
-        np.testing.assert_allclose(answer["weights"], expected(), rtol=0, atol=1e-8)
+TRAINING_MODELS = {
+    2: [
+        {"accumulation": 1, "decay": 0.01},
+        {"accumulation": 4, "decay": 0.0, "invariant": True},
+    ],
+    4: [
+        {"accumulation": 2, "decay": 0.0},
+        {"accumulation": 2, "decay": 0.01, "running": True},
+    ],
+}
 
 
-def softmax_regression():
-    """The weights of a softmax regression after all updates, by numpy."""
-    weights = np.zeros((3, 4))
-    for x, y in batches():
-        valid = y.flatten().numpy() != LEFT_OUT
-        rows, labels = x.flatten(0, 1).numpy()[valid], y.flatten().numpy()[valid]
-        scores = rows @ weights
-        chances = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
-        weights -= 0.3 * rows.T @ (chances - np.eye(4)[labels]) / len(rows)
-    return weights
+def all_trainings():
+    """The weights of every training with the replicas of this job."""
+    replicas = popdist.getNumTotalReplicas()
+    found = {str(settings): training_model(**settings) for settings in TRAINING_MODELS[replicas]}
+    if replicas == RANKS:
+        found |= {f"passes {passes}": plain_loop(passes) for passes in (1, 2)}
+    else:
+        found["onnx"] = onnx_training()
+    return found
 
 
-def tokens(weights, x, y):
-    """The sum over valid tokens, and their number."""
-    import tensorflow as tf
-
-    valid = tf.cast(y != LEFT_OUT, tf.float64)
-    labels = tf.maximum(y, 0)
-    scores = tf.tensordot(x, weights, 1)
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, scores)
-    return tf.reduce_sum(losses * valid), tf.reduce_sum(valid)
+@pytest.fixture(scope="module")
+def answers():
+    return {replicas: run_job(all_trainings, replicas=replicas) for replicas in TRAINING_MODELS}
 
 
-def strategy_loop():
-    import tensorflow as tf
-
-    from popdist_tf.ipu.distributed.popdist_strategy import PopDistStrategy
-    from popdist_tf.keras import global_mean
-
-    strategy = PopDistStrategy()
-    with strategy.scope():
-        weights = tf.Variable(np.zeros((3, 4)))
-        optimizer = tf.keras.optimizers.SGD(0.3)
-
-    own = ROWS // popdist.getNumTotalReplicas()
-
-    def step(x, y):
-        first = tf.distribute.get_replica_context().replica_id_in_sync_group * own
-        with tf.GradientTape() as tape:
-            part = tokens(weights, x[first : first + own], y[first : first + own])
-            loss = global_mean(*part)
-        optimizer.apply_gradients([(tape.gradient(loss, weights), weights)])
-
-    @tf.function
-    def run(x, y):
-        strategy.run(step, args=(x, y))
-
-    for x, y in batches():
-        run(tf.constant(x.numpy()), tf.constant(y.numpy()))
-    return {"weights": weights.numpy()}
-
-
-def keras_train_step():
-    import tensorflow as tf
-
-    import popdist_tf.keras as hvd
-
-    hvd.init()
-    tf.keras.backend.set_floatx("float64")  # the type of what fit reads
-
-    class Regression(tf.keras.Model):
-        def build(self, _shape):
-            self.kernel = self.add_weight(
-                name="kernel", shape=(3, 4), initializer="zeros", dtype="float64"
-            )
-            self.built = True
-
-        def call(self, x):
-            return tf.tensordot(x, self.kernel, 1)
-
-        def train_step(self, batch):
-            x, y = batch
-            with tf.GradientTape() as tape:
-                loss = hvd.global_mean(*tokens(self.kernel, x, y))
-            gradients = tape.gradient(loss, self.trainable_variables)
-            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
-            return {"loss": loss}
-
-    own = ROWS // hvd.size()
-    mine = slice(hvd.rank() * own, (hvd.rank() + 1) * own)
-    x, y = (torch.cat(one).numpy() for one in zip(*batches(mine), strict=True))
-    model = Regression(dtype="float64")
-    model.build((None, STEPS, 3))
-    model.compile(hvd.DistributedOptimizer(tf.keras.optimizers.SGD(0.3)))
-    model.fit(x, y, batch_size=own, shuffle=False, verbose=0)
-    return {"weights": model.kernel.numpy()}
+@pytest.mark.parametrize("passes", [1, 2])
+def test_a_plain_loop_trains_like_one_process(answers, passes):
+    for answer in answers[RANKS]:
+        np.testing.assert_allclose(answer[f"passes {passes}"], expected(0.01), rtol=0, atol=EXACT)
 
 
 @pytest.mark.parametrize(
-    ("function", "replicas"), [(strategy_loop, 4), (strategy_loop, 2), (keras_train_step, 2)]
+    ("replicas", "settings"),
+    [(replicas, settings) for replicas, rows in TRAINING_MODELS.items() for settings in rows],
+    ids=str,
 )
-def test_tensorflow_trains_like_one_process(function, replicas):
-    for answer in run_job(function, replicas=replicas):
-        # Keras holds learning rates in single precision.
-        np.testing.assert_allclose(answer["weights"], softmax_regression(), rtol=0, atol=1e-7)
+def test_a_training_model_trains_like_one_process(answers, replicas, settings):
+    for answer in answers[replicas]:
+        wanted = expected(settings["decay"])
+        np.testing.assert_allclose(answer[str(settings)], wanted, rtol=0, atol=EXACT)
+
+
+def test_a_loss_of_onnx_trains_like_one_process(answers):
+    for answer in answers[4]:
+        # Learning rates of ONNX are in single precision.
+        np.testing.assert_allclose(answer["onnx"], expected(), rtol=0, atol=1e-8)

@@ -595,11 +595,26 @@ def batches_of_ranks():
     return (rng.normal(size=(2, 4, 8, 3)) + shift).astype(np.float32)
 
 
+def untrained_each(folder):
+    kinds = ["new", *["legacy"] * (find_spec("tensorflow_estimator") is not None)]
+    return {**{kind: untrained(kind) for kind in kinds}, "saving": untrained("new", folder)}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return tmp_path_factory.mktemp("saving")
+
+
+@pytest.fixture(scope="module")
+def states(place):
+    return run_job(untrained_each, folder=str(place), timeout=300)
+
+
 @pytest.mark.parametrize("kind", ["new", "legacy"])
-def test_untrained_state_is_the_mean_over_the_ranks_where_it_is_saved(kind):
+def test_untrained_state_is_the_mean_over_the_ranks_where_it_is_saved(states, kind):
     if kind == "legacy" and find_spec("tensorflow_estimator") is None:
         pytest.skip("Keras 3 has one kind of optimizers")
-    first, second = run_job(untrained, kind=kind, timeout=300)
+    first, second = (state[kind] for state in states)
     assert first == second
     expected = np.zeros(3)
     for _ in range(2):
@@ -613,10 +628,10 @@ def test_untrained_state_is_the_mean_over_the_ranks_where_it_is_saved(kind):
     np.testing.assert_allclose(first["mean"], expected, rtol=1e-5)
 
 
-def test_state_is_equal_in_the_steps_in_which_one_rank_saves(tmp_path):
+def test_state_is_equal_in_the_steps_in_which_one_rank_saves(states, place):
     """Every third batch: the third of the first epoch, and the second of the next."""
-    first, second = run_job(untrained, kind="new", folder=str(tmp_path), timeout=300)
-    assert len(list(tmp_path.iterdir())) == 2
+    first, second = (state["saving"] for state in states)
+    assert len(list(place.iterdir())) == 2
     assert first["mean"] == second["mean"]
     own = np.zeros((2, 3))
     # What each rank has after a batch, and the weights that are noted after an epoch.

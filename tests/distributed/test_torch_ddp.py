@@ -93,8 +93,18 @@ def hooked(model, hook=popdist_torch.ddp_hook, **settings):
     return wrapped
 
 
-def all_cases():
+def everything():
+    """What one job answers; the programs of the last part leave a group with an error."""
     rank = connected()
+    return {**all_cases(rank), **with_other_types(rank), **special_programs(rank)}
+
+
+@pytest.fixture(scope="module")
+def answers():
+    return run_job(everything, framework="torch", timeout=240)
+
+
+def all_cases(rank):
     answers = {}
     for name, settings in CASES.items():
         model = hooked(Net(name).double(), **settings)
@@ -104,14 +114,9 @@ def all_cases():
     return answers
 
 
-@pytest.fixture(scope="module")
-def cases():
-    return run_job(all_cases, timeout=240)
-
-
-def require_one_process(cases, name, atol=EXACT):
+def require_one_process(answers, name, atol=EXACT):
     """Both ranks have the weights of one process that trains on the rows of both."""
-    first, second = (answer[name] for answer in cases)
+    first, second = (answer[name] for answer in answers)
     np.testing.assert_array_equal(first, second)
     alone = Net("branches" if name == "branches" else "plain").double()
     expected = train(alone, lambda step: [rows(step, rank) for rank in range(RANKS)])
@@ -119,13 +124,12 @@ def require_one_process(cases, name, atol=EXACT):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_weights_are_those_of_one_process(cases, name):
-    require_one_process(cases, name)
+def test_weights_are_those_of_one_process(answers, name):
+    require_one_process(answers, name)
 
 
-def with_other_types():
+def with_other_types(rank):
     """What gradients of other types come to, with popdist's exchange and with torch's own."""
-    rank = connected()
     answers = {}
     small_steps = partial(torch.optim.Adam, lr=0.01)
     compress, wrap = default_hooks.fp16_compress_hook, default_hooks.fp16_compress_wrapper
@@ -142,14 +146,9 @@ def with_other_types():
     return answers
 
 
-@pytest.fixture(scope="module")
-def types():
-    return run_job(with_other_types, timeout=240)
-
-
 @pytest.mark.parametrize("name", ["float32", "float16 sent", "float16", "bfloat16"])
-def test_other_types_are_exchanged_as_torch_does(types, name):
-    first, second = types
+def test_other_types_are_exchanged_as_torch_does(answers, name):
+    first, second = answers
     np.testing.assert_array_equal(first[f"{name}: ours"], second[f"{name}: ours"])
     # A sum of two numbers is rounded once, whoever adds them.
     np.testing.assert_array_equal(first[f"{name}: ours"], first[f"{name}: theirs"])
@@ -163,8 +162,7 @@ def message_of(call):
     return "none"
 
 
-def special_programs():
-    rank = connected()
+def special_programs(rank):
     answers = {}
     # Two models in one backward pass, as of a network and its critic.
     one, two = hooked(Net().double()), hooked(Net().double(), bucket_cap_mb=1)
@@ -216,12 +214,7 @@ def train_once(model, batch):
                 parameter.sub_(0.1 * parameter.grad)
 
 
-@pytest.fixture(scope="module")
-def special():
-    return run_job(special_programs, timeout=240)
-
-
-def test_two_models_train_in_one_backward_pass(special):
+def test_two_models_train_in_one_backward_pass(answers):
     one, two = Net().double(), Net().double()
     optimizer = torch.optim.SGD([*one.parameters(), *two.parameters()], lr=0.1)
     for step in range(3):
@@ -230,23 +223,23 @@ def test_two_models_train_in_one_backward_pass(special):
             (nn.functional.cross_entropy(one(x) * two(x), y) / RANKS).backward()
         optimizer.step()
     expected = np.concatenate([flat(one), flat(two)])
-    np.testing.assert_array_equal(special[0]["two models"], special[1]["two models"])
-    np.testing.assert_allclose(special[0]["two models"], expected, rtol=0, atol=EXACT)
+    np.testing.assert_array_equal(answers[0]["two models"], answers[1]["two models"])
+    np.testing.assert_allclose(answers[0]["two models"], expected, rtol=0, atol=EXACT)
 
 
-def test_a_process_with_fewer_batches_may_join(special):
-    for answer in special:
-        np.testing.assert_array_equal(answer["joined: ours"], special[0]["joined: theirs"])
+def test_a_process_with_fewer_batches_may_join(answers):
+    for answer in answers:
+        np.testing.assert_array_equal(answer["joined: ours"], answers[0]["joined: theirs"])
 
 
-def test_weights_that_differ_between_processes_are_an_error_on_all_of_them(special):
-    for answer in special:
+def test_weights_that_differ_between_processes_are_an_error_on_all_of_them(answers):
+    for answer in answers:
         assert answer["parted"].startswith("[PD007]")
         assert "values of" in answer["parted"]
 
 
-def test_what_cannot_be_exchanged_is_rejected(special):
-    for answer in special:
+def test_what_cannot_be_exchanged_is_rejected(answers):
+    for answer in answers:
         assert "[PD370]" in answer["group of one"]
         assert "1 processes in the group, 2 in the job" in answer["group of one"]
         assert "the state of the hook is not a process group" in answer["no group"]
@@ -260,14 +253,15 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 torch.distributed.init_process_group("gloo")
 torch.manual_seed(3)
 data = TensorDataset(torch.randn(16, 5), torch.randn(16, 2))
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(5, 2))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-sampler = DistributedSampler(data) if "divided" in sys.argv else None
-for x, y in DataLoader(data, 4, sampler=sampler):
-    optimizer.zero_grad()
-    (model(x) - y).square().mean().backward()
-    optimizer.step()
-print(model.module.weight.sum().item(), len(model._comm_hooks), "popdist_torch" in sys.modules)
+for sampler in (DistributedSampler(data), None):
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(5, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in DataLoader(data, 4, sampler=sampler):
+        optimizer.zero_grad()
+        (model(x) - y).square().mean().backward()
+        optimizer.step()
+    told = model.module.weight.sum().item(), len(model._comm_hooks), "popdist_torch" in sys.modules
+    print("trained", *told, flush=True)
 torch.distributed.destroy_process_group()
 """
 
@@ -275,14 +269,18 @@ torch.distributed.destroy_process_group()
 def test_poprun_gives_an_unchanged_program_the_exchange(tmp_path):
     program = tmp_path / "train.py"
     program.write_text(UNCHANGED)
-    words = [sys.executable, program]  # a warm one would have imported torch before
-    code, theirs = run_command([*LAUNCHER, "-np", "2", *words, "divided"], timeout=240)
-    assert code == 0, theirs
-    command = [*LAUNCHER, "-np", "2", "--ddp", "popdist", *words]
-    code, ours = run_command([*command, "divided"], timeout=240)
-    assert code == 0, ours
-    assert "0 False" in theirs
-    assert ours == theirs.replace("0 False", "1 True")
-    code, warned = run_command(command, timeout=240)
-    assert code == 0, warned
-    assert "[PD326]" in warned
+
+    def output_of(*options):
+        # A warm process would have imported torch before.
+        words = [*LAUNCHER, "-np", "2", *options, sys.executable, program]
+        code, output = run_command(words, timeout=240)
+        assert code == 0, output
+        return output, [line for line in output.splitlines() if line.startswith("trained ")]
+
+    said, theirs = output_of()
+    assert len(theirs) == 4
+    assert all(line.endswith(" 0 False") for line in theirs)
+    assert "[PD326]" not in said
+    said, ours = output_of("--ddp=popdist")
+    assert ours == [line.replace("0 False", "1 True") for line in theirs]
+    assert "[PD326]" in said  # of the model whose rows are not divided

@@ -16,7 +16,7 @@ def program():
 
 def test_the_example_trains_under_poprun_and_checks_itself(program):
     code, output = run_command(
-        [*LAUNCHER, "--num-instances=2", "--num-replicas=4", *program], timeout=240
+        [*LAUNCHER, "--num-instances=2", "--num-replicas=4", *program, "--epochs=8"], timeout=240
     )
     assert code == 0, output
     assert "2 instance(s) x 2 replica(s)" in output

@@ -14,8 +14,9 @@ from tests.distributed.warm import folder_of_python, framework_in
 from tests.docs.blocks import PAGES, blocks_of, commands_of, indented, shows
 from tests.docs.checked import BESIDE_PYTHON, ENVIRON, check
 
-# The README's programs have tests of their own, which look at what they print.
-RUNNING = [page for page in PAGES if page.name != "README.md"]
+# Tests of their own run the programs of these, and look at what they print.
+ELSEWHERE = {"README.md", "notebooks.md"}
+RUNNING = [page for page in PAGES if page.name not in ELSEWHERE]
 NEEDS = {"from-tf-estimator": "tensorflow_estimator"}
 LANGUAGES = {"python", "console", "toml", "text"}
 SHELL = {
@@ -45,7 +46,6 @@ def test_the_page_runs(page, tmp_path, monkeypatch):
         pytest.skip(f"{page.name} needs {NEEDS[page.stem]}, which ended with TensorFlow 2.15")
     monkeypatch.chdir(tmp_path)
     namespace = {"__name__": "page"}  # a page's blocks continue each other
-    environ = environment_of(page)
     for block in blocks_of(page):
         if block.file is not None:
             Path(block.file).write_text(block.text)
@@ -56,15 +56,20 @@ def test_the_page_runs(page, tmp_path, monkeypatch):
         elif block.language == "python":
             exec(compile(block.text, block.place, "exec"), namespace)  # noqa: S102
         elif block.language == "console":
-            run(block, environ)
+            run(block)
 
 
-def environment_of(page):
-    """The environment of a page's commands, whose programs need not import the page's framework."""
-    programs = [block.text for block in blocks_of(page) if block.language == "python"]
-    framework = framework_in(*programs)
+def environment_of(words):
+    """The environment of a command, whose programs need not import their framework."""
+    framework = framework_in(*texts_of(words))
     first = [] if framework is None else [folder_of_python(framework)]
     return {**SHELL, "PATH": os.pathsep.join([*first, SHELL["PATH"]])}
+
+
+def texts_of(words):
+    """The programs of a command that the page has written."""
+    programs = [Path(word) for word in words.split() if word.endswith(".py")]
+    return [program.read_text() for program in programs if program.exists()]
 
 
 # What a process says, rarely, when gloo tears its threads down after the program's last line. That
@@ -73,8 +78,9 @@ def environment_of(page):
 TORN_DOWN = "terminate called without an active exception"
 
 
-def run(block, environ):
+def run(block):
     for command in commands_of(block):
+        environ = environment_of(command.words)
         code, output = start(command.words, environ)
         if code and TORN_DOWN in output and uses_gloo(command.words):
             code, output = start(command.words, environ)
@@ -83,10 +89,10 @@ def run(block, environ):
 
 
 def uses_gloo(words):
-    programs = [Path(word) for word in words.split() if word.endswith(".py")]
-    texts = [program.read_text() for program in programs if program.exists()]
     return words.startswith("torchrun ") or any(
-        f"from {name} import" in text for name in ("accelerate", "transformers") for text in texts
+        f"from {name} import" in text
+        for name in ("accelerate", "transformers")
+        for text in texts_of(words)
     )
 
 

@@ -30,7 +30,7 @@ def fresh_environment(folder, wheel, *extras):
     python = Path(folder) / "bin" / "python"
     subprocess.run(
         [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python,
-         "install", "--quiet", "--no-deps", "--no-index", wheel],
+         "install", "--quiet", "--no-compile", "--no-deps", "--no-index", wheel],
         check=True,
     )  # fmt: skip
     site = next((Path(folder) / "lib").glob("python3*/site-packages"))

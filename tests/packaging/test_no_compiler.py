@@ -129,7 +129,8 @@ def installed(bare, wheels):
     python, environ = bare
     done = run(python, environ, "-m", "popdist.horovod_build", "--from", wheels)
     assert done.returncode == 0, done.stdout
-    assert "horovod.torch: two ranks reduced correctly" in done.stdout
+    for framework in ("torch", "tensorflow"):
+        assert f"horovod.{framework}: two ranks reduced correctly" in done.stdout
     return python, environ
 
 

@@ -1,24 +1,22 @@
 """Programs and models that nobody here wrote, from the packages that are installed."""
 
 import numpy as np
-import pytest
 
 from tests.distributed.jobs import LAUNCHER, run_command, run_job
 
 
-@pytest.mark.parametrize("script", ["test_ops", "test_script"])
-def test_the_scripts_by_which_accelerate_checks_a_launcher_pass(script):
-    """``accelerate test`` runs these; they compare training with one process, among others."""
+def test_the_script_by_which_accelerate_checks_a_launcher_passes():
+    """``accelerate test`` runs it; it compares training with one process, among others."""
     command = [
         *LAUNCHER,
         "--num-instances=2",
         "python",
         "-m",
-        f"accelerate.test_utils.scripts.{script}",
+        "accelerate.test_utils.scripts.test_script",
     ]
     code, output = run_command(command, env={"ACCELERATE_USE_CPU": "true"})
     assert code == 0, output[-3000:]
-    assert "testing gather" in output or "Training yielded the same results" in output
+    assert "Training yielded the same results" in output
 
 
 def boring():
@@ -59,10 +57,11 @@ def application():
     labels = rng.integers(0, 10, size=8)
     with PopDistStrategy().scope():
         tf.keras.utils.set_random_seed(1)
-        model = tf.keras.applications.MobileNetV2(
-            input_shape=(32, 32, 3), alpha=0.35, weights=None, classes=10
+        model = tf.keras.applications.MobileNet(
+            input_shape=(32, 32, 3), alpha=0.25, weights=None, classes=10
         )
         model.compile("sgd", "sparse_categorical_crossentropy")
+        model.optimizer.build(model.trainable_variables)  # else the first step is traced twice
     before = [weight.numpy() for weight in model.trainable_weights]
     model.fit(images, labels, batch_size=4, epochs=1, verbose=0)
     after = [weight.numpy() for weight in model.trainable_weights]
@@ -72,6 +71,6 @@ def application():
 
 def test_an_application_of_keras_trains():
     first, second = run_job(application, framework="tensorflow", timeout=240)
-    assert first["changed"] > 100
+    assert first["changed"] > 70  # of 83
     for name, value in first.items():
         np.testing.assert_array_equal(value, second[name])

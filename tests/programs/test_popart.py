@@ -37,7 +37,7 @@ def test_epochs_with_validation_on_rank_0(enabled, tmp_path):
     assert alone["accuracies"][-1] > 0.93
 
 
-def test_a_schedule_with_momentum_and_accumulation_can_be_resumed(enabled, tmp_path):
+def test_a_schedule_with_momentum_and_accumulation_can_be_resumed(tmp_path):
     program = LARGER / "popart_schedule.py"
     whole, half, rest, one = (
         tmp_path / f"{name}.onnx" for name in ("whole", "half", "rest", "one")
@@ -46,8 +46,7 @@ def test_a_schedule_with_momentum_and_accumulation_can_be_resumed(enabled, tmp_p
     def job(*arguments):
         return run("poprun with names", program, *arguments, options=FOUR_REPLICAS)[0]
 
-    saved = [program, f"--save={whole}"]
-    ranks, _ = run("poprun", *saved, environment=enabled, options=FOUR_REPLICAS)
+    ranks = job(f"--save={whole}")
     first = job(f"--save={half}", "--until=3")
     second = job(f"--resume={half}", f"--save={rest}")
     (alone,), _ = run("alone with names", program, "--micro-batch-size=32", f"--save={one}")

@@ -439,3 +439,10 @@ SOME = ("mean_squares", "cross_entropy", "huber", "focal", "embedding", "layer_n
 SOME += ("ignored_labels", "class_weights", "selected_rows", "root_of_the_mean")
 SOME += ("contrastive", "hard_examples", "variance_over_the_batch", "sum_of_rows", "pearson")
 """For programs that take long to build a model."""
+
+SUMMED = ("function_that_clamps", "hook_that_normalizes")
+"""Change the gradient of each row, which is that of one process where gradients are summed."""
+
+FEW = ("cross_entropy", "embedding", "layer_norm")
+FEW += ("ignored_labels", "root_of_the_mean", "sum_of_rows")
+"""For programs of which a few losses show that they are compared."""

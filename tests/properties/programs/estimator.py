@@ -9,13 +9,13 @@ from popdist_tf import ipu
 from popdist_tf.ipu.distributed.popdist_strategy import PopDistStrategy
 from tests.properties.keras_losses import LOSSES, Net
 from tests.properties.programs.strategy_run import RATE, ROWS, UPDATES, batches, prepare
-from tests.properties.torch_losses import SOME
+from tests.properties.torch_losses import FEW
 
 
 @tf.autograph.experimental.do_not_convert  # which would read the source of each loss
 def updates(features, labels):
     trained, total = [], 0.0
-    for name in SOME:
+    for name in FEW:
         _, loss, part = LOSSES[name]
         net, optimizer = Net(part), tf.train.GradientDescentOptimizer(RATE)
         value = loss(net, features, labels)
