@@ -205,7 +205,8 @@ class Comparison:
                 )
             return [f"[PD023] {what}", *hint]
         count = len({update.number for update in self.updates})
-        return [f"the job trains like the program alone: {count} updates have equal weights"]
+        what = "1 update has" if count == 1 else f"{count} updates have"
+        return [f"the job trains like the program alone: {what} equal weights"]
 
 
 class Run:

@@ -115,6 +115,9 @@ def _say_if_alone(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> N
     # One of Horovod's own exchanges too.
     if hasattr(optimizer, "_allreduce_delay") or _exchanged(trained):
         return
+    if not closure and has_zero_gradients(trained):
+        _others.discard(optimizer)  # its next step is looked at
+        return
     logger.warning(
         "%s",
         PlainLoopError(
@@ -128,6 +131,17 @@ def _say_if_alone(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> N
             "warning where the program averages gradients itself",
         ),
     )
+
+
+def has_zero_gradients(parameters: Iterable[torch.Tensor]) -> bool:
+    """Whether some tensors have gradients, all of which are zero.
+
+    Horovod's ``broadcast_optimizer_state`` makes such a step, before it wraps the optimizer, so
+    that there is a state to broadcast. It trains nothing.
+    """
+    found = [p.grad for p in parameters if p.grad is not None]
+    numbers = (grad.coalesce().values() if grad.is_sparse else grad for grad in found)
+    return bool(found) and not any(bool(one.any()) for one in numbers)
 
 
 def _exchanged(parameters: list[torch.Tensor]) -> bool:
