@@ -316,7 +316,12 @@ def compare(job: Run, alone: Run, scale: int = 1) -> Comparison:
     starts: dict[str, dict[str, Any]] = {}
     for model in dict.fromkeys(model for model, _ in trained):
         (ours, _), (starts[model], _) = job.values((model, 0)), alone.values((model, 0))
-        if problem := _unequal_first(model, ours, starts[model]):
+        if problem := _unequal_names(ours, starts[model]) or _unequal_first(
+            model, ours, starts[model]
+        ):
+            return Comparison((), *problem, scale)
+    for update in trained:
+        if problem := _unequal_names(job.values(update)[0], alone.values(update)[0]):
             return Comparison((), *problem, scale)
     found = tuple(_update(update, job, alone, starts[update[0]]) for update in trained)
     return Comparison(found, *_explained(found, _ratio(job, alone, trained[0])), scale)
@@ -340,7 +345,8 @@ def with_replicas(found: Comparison | None, several: Comparison) -> Comparison:
 
 def _update(update: tuple[str, int], job: Run, alone: Run, start: Mapping[str, Any]) -> Update:
     (ours, summed), (theirs, exact) = job.values(update), alone.values(update)
-    moved = {name: theirs[name] - start[name] for name in theirs}
+    # A program may add weights to an optimizer later, as where it unfreezes layers.
+    moved = {name: theirs[name] - start[name] for name in theirs if name in start}
     apart = {name: ours[name] - theirs[name] for name in theirs}
     length = _norm(moved.values())
     types = alone.types(update)
@@ -439,14 +445,18 @@ def missing_scale(job: Run, alone: Run) -> int:
     return int(ratio) if ratio > 1 and ratio == int(ratio) else 1
 
 
+def _unequal_names(job: Mapping[str, Any], alone: Mapping[str, Any]) -> tuple[str, str] | None:
+    names = sorted(job.keys() ^ alone.keys())
+    if not names:
+        return None
+    return f"the job and the program alone train different weights: {names[0]}", (
+        "build the same model whatever the number of instances"
+    )
+
+
 def _unequal_first(
     model: str, job: Mapping[str, Any], alone: Mapping[str, Any]
 ) -> tuple[str, str] | None:
-    if job.keys() != alone.keys():
-        names = sorted(job.keys() ^ alone.keys())
-        return f"the job and the program alone train different weights: {names[0]}", (
-            "build the same model whatever the number of instances"
-        )
     differing = [
         name
         for name in job

@@ -104,7 +104,10 @@ class Recorder:
 
     def _after(self, optimizer: torch.optim.Optimizer) -> None:
         self._steps[id(optimizer)] -= 1
-        if self._steps[id(optimizer)] or self._makes_state(optimizer):
+        if self._steps[id(optimizer)]:
+            return
+        if self._makes_state(optimizer):
+            self._recording.begin_again(self._model(optimizer))
             return
         self._recording.after_update(
             self._model(optimizer), self._weights(optimizer), self._gradients(optimizer)

@@ -82,3 +82,16 @@ def test_updates_that_are_smaller_than_rounding_prove_nothing(tmp_path):
     assert found.exit_code == 2
     assert "update 1 has moved the weights by less than their rounding" in str(found)
     assert found.updates[0].result == "unknown: it is smaller than rounding"
+
+
+@pytest.mark.parametrize("added", [5.0, 5.5])
+def test_weights_that_a_program_adds_later_are_compared_too(tmp_path, added):
+    """As where a training unfreezes layers."""
+    start, one = [("weight", 1.0)], [("weight", 1.5)]
+    job = recorded(tmp_path / "job", start, one, [("weight", 2.0), ("more", added)])
+    alone = recorded(tmp_path / "alone", start, one, [("weight", 2.0), ("more", 5.0)])
+    found = compare(job, alone)
+    assert found.is_equal is (added == 5.0)
+    assert found.updates[0].is_equal
+    missing = recorded(tmp_path / "missing", start, one, [("weight", 2.0)])
+    assert "train different weights: more" in compare(job, missing).problem
