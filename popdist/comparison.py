@@ -73,9 +73,11 @@ class Update:
     def is_equal(self) -> bool:
         """Whether weights or gradients are equal but for rounding, on all instances.
 
-        An adaptive optimizer turns a gradient that is zero but for rounding into a whole step.
+        An adaptive optimizer turns a gradient that is zero but for rounding into a whole step. But
+        weights that all move by one factor more are those of another learning rate.
         """
         is_sound = self.gradients is not None and self.gradients <= self.precision
+        is_sound = is_sound and self.factor is None
         return (is_sound or self.distance <= self.tolerance) and not self.diverged
 
     @property
