@@ -73,9 +73,11 @@ class Update:
     def is_equal(self) -> bool:
         """Whether weights or gradients are equal but for rounding, on all instances.
 
-        An adaptive optimizer turns a gradient that is zero but for rounding into a whole step.
+        An adaptive optimizer turns a gradient that is zero but for rounding into a whole step. But
+        weights that all move by one factor more are those of another learning rate.
         """
         is_sound = self.gradients is not None and self.gradients <= self.precision
+        is_sound = is_sound and self.factor is None
         return (is_sound or self.distance <= self.tolerance) and not self.diverged
 
     @property
@@ -205,7 +207,8 @@ class Comparison:
                 )
             return [f"[PD023] {what}", *hint]
         count = len({update.number for update in self.updates})
-        return [f"the job trains like the program alone: {count} updates have equal weights"]
+        what = "1 update has" if count == 1 else f"{count} updates have"
+        return [f"the job trains like the program alone: {what} equal weights"]
 
 
 class Run:
@@ -315,7 +318,12 @@ def compare(job: Run, alone: Run, scale: int = 1) -> Comparison:
     starts: dict[str, dict[str, Any]] = {}
     for model in dict.fromkeys(model for model, _ in trained):
         (ours, _), (starts[model], _) = job.values((model, 0)), alone.values((model, 0))
-        if problem := _unequal_first(model, ours, starts[model]):
+        if problem := _unequal_names(ours, starts[model]) or _unequal_first(
+            model, ours, starts[model]
+        ):
+            return Comparison((), *problem, scale)
+    for update in trained:
+        if problem := _unequal_names(job.values(update)[0], alone.values(update)[0]):
             return Comparison((), *problem, scale)
     found = tuple(_update(update, job, alone, starts[update[0]]) for update in trained)
     return Comparison(found, *_explained(found, _ratio(job, alone, trained[0])), scale)
@@ -339,7 +347,8 @@ def with_replicas(found: Comparison | None, several: Comparison) -> Comparison:
 
 def _update(update: tuple[str, int], job: Run, alone: Run, start: Mapping[str, Any]) -> Update:
     (ours, summed), (theirs, exact) = job.values(update), alone.values(update)
-    moved = {name: theirs[name] - start[name] for name in theirs}
+    # A program may add weights to an optimizer later, as where it unfreezes layers.
+    moved = {name: theirs[name] - start[name] for name in theirs if name in start}
     apart = {name: ours[name] - theirs[name] for name in theirs}
     length = _norm(moved.values())
     types = alone.types(update)
@@ -438,14 +447,18 @@ def missing_scale(job: Run, alone: Run) -> int:
     return int(ratio) if ratio > 1 and ratio == int(ratio) else 1
 
 
+def _unequal_names(job: Mapping[str, Any], alone: Mapping[str, Any]) -> tuple[str, str] | None:
+    names = sorted(job.keys() ^ alone.keys())
+    if not names:
+        return None
+    return f"the job and the program alone train different weights: {names[0]}", (
+        "build the same model whatever the number of instances"
+    )
+
+
 def _unequal_first(
     model: str, job: Mapping[str, Any], alone: Mapping[str, Any]
 ) -> tuple[str, str] | None:
-    if job.keys() != alone.keys():
-        names = sorted(job.keys() ^ alone.keys())
-        return f"the job and the program alone train different weights: {names[0]}", (
-            "build the same model whatever the number of instances"
-        )
     differing = [
         name
         for name in job

@@ -64,6 +64,7 @@ class Recording:
         self._inputs: dict[str, list[int]] = {}
         self._types: set[str] = set()
         self._updates: dict[str, int] = {}
+        self._places: dict[str, int] = {}
         # By identity; owners are kept, so that no other object gets the identity of one.
         self._owners: dict[int, tuple[int, Any]] = {}
 
@@ -118,6 +119,14 @@ class Recording:
             self._updates[model] = 0
             self._write(model, weights)
 
+    def begin_again(self, model: str) -> None:
+        """Records the first weights of a model again, before its next update.
+
+        Args:
+            model: As for `before_update`.
+        """
+        self._updates.pop(model, None)
+
     def after_update(
         self,
         model: str,
@@ -154,7 +163,7 @@ class Recording:
         line["types"] = sorted(self._types)
         if update:
             line["inputs"], self._inputs = self._inputs, {}
-        values = f"values.{[*self._updates].index(model)}.{update}"
+        values = f"values.{self._places.setdefault(model, len(self._places))}.{update}"
         # All instances must have the same weights, so the values of one are enough.
         keeps = self.instance == 0
         with (self.folder / values if keeps else Path(os.devnull)).open("wb") as file:

@@ -23,6 +23,7 @@ from torch.utils.data import BatchSampler
 
 from popdist.recording import Recording, recording
 from popdist_torch.constant_draws import ConstantDraws
+from popdist_torch.unexchanged import has_zero_gradients
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -42,6 +43,7 @@ class Recorder:
         self._recording = recording
         self._depth = 0  # of the module that runs
         self._steps: dict[int, int] = {}  # how deep each optimizer is inside of its own steps
+        self._begun: set[int] = set()  # optimizers that have made a step
         self._names: dict[int, str] = {}
         self._known: list[Any] = []  # what has a name here, so that no other gets its identity
 
@@ -102,10 +104,20 @@ class Recorder:
 
     def _after(self, optimizer: torch.optim.Optimizer) -> None:
         self._steps[id(optimizer)] -= 1
-        if not self._steps[id(optimizer)]:
-            self._recording.after_update(
-                self._model(optimizer), self._weights(optimizer), self._gradients(optimizer)
-            )
+        if self._steps[id(optimizer)]:
+            return
+        if self._makes_state(optimizer):
+            self._recording.begin_again(self._model(optimizer))
+            return
+        self._recording.after_update(
+            self._model(optimizer), self._weights(optimizer), self._gradients(optimizer)
+        )
+
+    def _makes_state(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether a step was no update of a training, but the optimizer's first, to make state."""
+        is_first = id(optimizer) not in self._begun
+        self._begun.add(id(optimizer))
+        return is_first and has_zero_gradients(p for _, p in self._named(optimizer))
 
     def _model(self, optimizer: torch.optim.Optimizer) -> str:
         return self._recording.model(optimizer, type(optimizer).__name__)

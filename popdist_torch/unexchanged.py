@@ -97,6 +97,7 @@ def local_training() -> Iterator[None]:
 
 
 def _say_if_alone(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    summed = BY_HAND.summed()
     # Dynamo traces a step with copies of the parameters, which have no hooks.
     if _is_traced() or optimizer in _others or is_local() or not is_enabled(checks.EXCHANGE):
         return
@@ -115,6 +116,11 @@ def _say_if_alone(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> N
     # One of Horovod's own exchanges too.
     if hasattr(optimizer, "_allreduce_delay") or _exchanged(trained):
         return
+    if not closure and has_zero_gradients(trained):
+        _others.discard(optimizer)  # its next step is looked at
+        return
+    if summed >= sum(parameter.numel() for parameter in trained):
+        return  # the program averages gradients by itself
     logger.warning(
         "%s",
         PlainLoopError(
@@ -128,6 +134,17 @@ def _say_if_alone(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> N
             "warning where the program averages gradients itself",
         ),
     )
+
+
+def has_zero_gradients(parameters: Iterable[torch.Tensor]) -> bool:
+    """Whether some tensors have gradients, all of which are zero.
+
+    Horovod's ``broadcast_optimizer_state`` makes such a step, before it wraps the optimizer, so
+    that there is a state to broadcast. It trains nothing.
+    """
+    found = [p.grad for p in parameters if p.grad is not None]
+    numbers = (grad.coalesce().values() if grad.is_sparse else grad for grad in found)
+    return bool(found) and not any(bool(one.any()) for one in numbers)
 
 
 def _exchanged(parameters: list[torch.Tensor]) -> bool:
@@ -157,10 +174,12 @@ class _ByHand:
     """Looks at the first backward passes for leaves that the program changes by itself.
 
     A pass in which all leaves belong to optimizers, or are exchanged, ends it; and so does any sum
-    over processes that the program asks for.
+    over processes that the program asks for. From then on, such sums are counted.
     """
 
     def __init__(self) -> None:
+        self._looks = False
+        self._summed = 0
         self._passes = 0
         self._seen: dict[tuple[torch.Size, ...], list[_Leaf]] = {}
         self._left_out: set[int] = set()
@@ -179,23 +198,51 @@ class _ByHand:
 
         keep_from_dynamo(run_backward)
         self._patch(torch.autograd, "_engine_run_backward", run_backward)
+        self._looks, self._summed = True, 0
 
-    def _look_at_horovod(self) -> None:
-        operations: Any = sys.modules.get("horovod.torch.mpi_ops")
-        if operations is None or len(self._patched) > 1:
+    def _look_at_sums(self) -> None:
+        """Counts what the program sums by Horovod, or by torch.distributed, from now on."""
+        if len(self._patched) > 1:
             return
-        check = operations._check_function  # noqa: SLF001 - what all of Horovod's operations call
+        operations: Any = sys.modules.get("horovod.torch.mpi_ops")
+        if operations is not None:
+            check = operations._check_function  # noqa: SLF001 - what all its operations call
+            group = operations._grouped_allreduce_async  # noqa: SLF001 - calls it for one of them
 
-        def checked(factory: Any, tensor: Any) -> Any:
-            if not _called_by_popdist():
-                self._stop()
-            return check(factory, tensor)
+            def checked(factory: Any, tensor: Any) -> Any:
+                if not _called_by_popdist():
+                    self._count(tensor)
+                return check(factory, tensor)
 
-        self._patch(operations, "_check_function", checked)
+            def grouped(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+                if not _called_by_popdist():
+                    self._count(*tensors)
+                return group(tensors, *args, **kwargs)
+
+            self._patch(operations, "_check_function", checked)
+            self._patch(operations, "_grouped_allreduce_async", grouped)
+        torch_distributed: Any = sys.modules.get("torch.distributed")
+        if torch_distributed is not None and torch_distributed.is_initialized():
+            reduce = torch_distributed.all_reduce
+
+            def reduced(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+                self._count(tensor)
+                return reduce(tensor, *args, **kwargs)
+
+            self._patch(torch_distributed, "all_reduce", reduced)
+
+    def _count(self, *tensors: torch.Tensor) -> None:
+        self._summed += sum(tensor.numel() for tensor in tensors)
+        self._end_looks()
+
+    def summed(self) -> int:
+        """How many numbers the program has summed over processes since this was last asked."""
+        found, self._summed = self._summed, 0
+        return found
 
     def leave_out(self, parameters: Iterable[torch.Tensor]) -> None:
         """Takes parameters that an optimizer updates, which `_say_if_alone` looks at."""
-        if self._patched:
+        if self._looks:
             self._left_out.update(map(id, parameters))
 
     def _patch(self, module: Any, name: str, wrapper: Any) -> None:
@@ -203,30 +250,41 @@ class _ByHand:
         setattr(module, name, wrapper)
 
     def _stop(self) -> None:
-        """Undoes what `start` has wrapped, unless something else has wrapped it again."""
+        """Undoes all patches, unless something else has wrapped one again."""
         for module, name, original in self._patched:
             if getattr(getattr(module, name), "__module__", None) == __name__:
                 setattr(module, name, original)
         self._patched = []
         self._seen = {}
         self._left_out = set()
+        self._looks = False
+
+    def _end_looks(self) -> None:
+        """Looks at no more backward passes; what the program sums is still counted."""
+        if self._looks:
+            counts, self._patched = self._patched[1:], self._patched[:1]
+            self._stop()
+            self._patched = counts
 
     def _look(self, outputs: Any, inputs: Any) -> None:
         """Looks at one backward pass, before it runs."""
-        if not self._patched or is_local():
+        if not self._looks or is_local():
             return
         self._passes += 1
-        self._look_at_horovod()
+        self._look_at_sums()
         try:
             leaves = [_unwrapped(leaf) for leaf in inputs or _leaves(outputs)][:_LEAVES]
             mine = [leaf for leaf in leaves if id(leaf) not in self._left_out]
-            if not mine or _exchanged(mine) or _others_exchange():
+            if not mine or _exchanged(mine):
                 self._stop()
+                return
+            if _others_exchange():
+                self._end_looks()
                 return
             with torch._C._DisableFuncTorch():  # noqa: SLF001 - as torch.func does
                 values = [*map(_Leaf, mine)]
         except Exception:  # noqa: BLE001 - tensors without values, as in tracing
-            self._stop()
+            self._end_looks()
             return
         before = self._seen.get(key := tuple(leaf.shape for leaf in mine))
         self._seen[key] = values

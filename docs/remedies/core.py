@@ -164,7 +164,9 @@ REMEDIES = {
     "PD025": (
         (
             "Every instance has trained, and none has started Horovod, torch.distributed or MPI: "
-            "the program was started by `poprun -np 2` without a change."
+            "the program was started by `poprun -np 2` without a change. Or instances do exchange "
+            "values, but no gradients of this model, or from other first weights: all weights that "
+            "an optimizer of torch has trained differ at the end."
         ),
         (
             "Make it a job: the hint has the lines for PyTorch, Lightning and Keras. Ignore the "

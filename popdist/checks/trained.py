@@ -4,8 +4,6 @@ An adapter makes a `Trained` for each model whose weights are to be equal on all
 end, each instance states a digest of every weight, and whether it has exchanged anything at all.
 The launcher compares the statements when all instances have ended: no instance waits for another,
 and one that has failed states nothing.
-
-Where a program is compared with itself alone, importing a framework starts its recording.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from popdist.program_status import is_watched, tell_end
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-_LIGHTNING = {"lightning.pytorch", "pytorch_lightning"}
+LIGHTNING = {"lightning.pytorch", "pytorch_lightning"}
 
 _MOST = 2000
 """Weights that are stated one by one; more are stated together."""
@@ -39,6 +37,10 @@ class Trained:
         name: What it is, for messages.
         weights: The weights now: names with numpy arrays, or with what ``read`` reads.
         read: Reads a weight, such as a parameter, as a numpy array.
+        is_own: Whether the program exchanges gradients by means of its own.
+
+    Attributes:
+        is_own: As given.
     """
 
     def __init__(
@@ -46,9 +48,11 @@ class Trained:
         name: str,
         weights: Callable[[], Iterable[tuple[str, Any]]],
         read: Callable[[Any], Any] | None = None,
+        *,
+        is_own: bool = False,
     ) -> None:
-        self._weights, self._read = weights, read
-        self._end = _END  # an interpreter that ends forgets a module's names before objects
+        self._weights, self._read, self.is_own = weights, read, is_own
+        self._end = END  # an interpreter that ends forgets a module's names before objects
         self._name = self._end.name(name)
         self._end.models.add(self)
 
@@ -102,6 +106,7 @@ class _End:
         self.framework = ""
         self._counts: dict[str, int] = {}
         self._stated: dict[str, str] = {}
+        self._own: dict[str, str] = {}
         self._newest: dict[int, tuple[ref[Any], str]] = {}
         self._process = os.getpid()
         self._connected = False
@@ -130,7 +135,7 @@ class _End:
             return
         try:
             if os.getpid() == self._process and is_several():
-                self._stated |= model.state()
+                (self._own if model.is_own else self._stated).update(model.state())
         except Exception:  # noqa: BLE001 - an interpreter that ends, or a framework in between
             return
 
@@ -159,10 +164,10 @@ class _End:
 
     def _tell(self) -> None:
         framework = self.framework if is_enabled(CONNECTED) else ""
-        weights = self._stated if is_enabled(AT_END) else {}
-        if framework or weights:
-            stated = {"framework": framework, "connected": self._connected, "weights": weights}
-            tell_end(json.dumps(stated))
+        weights, own = (self._stated, self._own) if is_enabled(AT_END) else ({}, {})
+        if framework or weights or own:
+            stated = {"framework": framework, "connected": self._connected}
+            tell_end(json.dumps(stated | {"weights": weights, "own": own}))
 
 
 def is_several() -> bool:
@@ -180,7 +185,7 @@ def is_connected() -> bool:
         backend.isBackendInitialized()
         or backend.started() is not None
         # Lightning imports it to ask who has started the process.
-        or ("mpi4py.MPI" in sys.modules and not _LIGHTNING & sys.modules.keys())
+        or ("mpi4py.MPI" in sys.modules and not LIGHTNING & sys.modules.keys())
         or bool(
             torch_distributed is not None
             and torch_distributed.is_available()
@@ -190,64 +195,5 @@ def is_connected() -> bool:
     )
 
 
-def imported(framework: str, module: Any) -> None:
-    """Called in a program of poprun that has imported a framework of training.
-
-    Args:
-        framework: ``"torch"``, ``"keras"`` or ``"tensorflow"``.
-        module: The framework's module.
-    """
-    if topology().compare_folder is not None:
-        _record(framework)
-    if not is_several():
-        return
-    if framework == "torch":
-        _note_steps()
-    if framework == "keras":
-        _note_updates(module)
-
-
-def _record(framework: str) -> None:
-    """Starts the recording of what a framework trains."""
-    from importlib import import_module
-
-    home = {"torch": "popdist_torch.recording", "tensorflow": "popdist_tf.recording"}.get(framework)
-    if home is not None:
-        import_module(home).start()
-
-
-def _note_steps() -> None:
-    """Notes the steps of torch's optimizers, up to the first one that is connected."""
-    optimizers: Any = sys.modules["torch.optim.optimizer"]
-    if not hasattr(optimizers, "register_optimizer_step_post_hook"):  # torch 1
-        return
-
-    def note(*_: Any) -> None:
-        if _END.note_training("lightning" if _LIGHTNING & sys.modules.keys() else "torch"):
-            hook.remove()
-
-    hook = optimizers.register_optimizer_step_post_hook(note)
-
-
-def _note_updates(keras: Any) -> None:
-    """Notes the updates of Keras' optimizers, up to the first one that is connected."""
-    homes = (keras.optimizers, getattr(keras.optimizers, "legacy", None))  # of Keras 2.10
-    for kind in filter(None, (getattr(home, "Optimizer", None) for home in homes)):
-        method = "apply" if hasattr(kind, "apply") else "apply_gradients"
-        owner = next((one for one in kind.__mro__ if method in vars(one)), None)
-        if owner is not None:
-            _note_calls(owner, method)
-
-
-def _note_calls(owner: Any, method: str) -> None:
-    update = getattr(owner, method)
-
-    def noted(*args: Any, **kwargs: Any) -> Any:
-        if _END.note_training("keras") and getattr(owner, method) is noted:
-            setattr(owner, method, update)
-        return update(*args, **kwargs)
-
-    setattr(owner, method, noted)
-
-
-_END = _End()
+END = _End()
+"""The statement of this process."""

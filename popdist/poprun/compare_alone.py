@@ -67,7 +67,7 @@ def _compared(job: Job, updates: int, launch: Callable[[Job], int], folder: Path
             "job": None if which is job else str(folder / "job"),
         }
         (home / "plan.json").write_text(json.dumps(plan), "utf-8")
-        say(f"poprun: comparing {updates} updates: {what}")
+        say(f"poprun: comparing {updates} update{'s' * (updates > 1)}: {what}")
         return launch(_recorded(which, home)), Run(home)
 
     code, whole = run("job", job, f"the job of {job.num_instances} instances")

@@ -237,11 +237,13 @@ class Launch:
         has_trained = any(one.trained for one in outcome.instances.values())
         if not has_trained or self._job.num_instances == 1 or outcome.exit_code:
             return
-        from popdist.poprun.supervisor.training_end import diverged, unconnected
+        from popdist.poprun.supervisor.training_end import apart, diverged, unconnected
 
+        messages = [unconnected(outcome, self._job.num_instances)]
         if self._job.limits.check_weights:
             outcome.diverged = diverged(outcome)
-        if message := unconnected(outcome, self._job.num_instances):
+            messages.append(apart(outcome, self._job.num_instances))
+        for message in filter(None, messages):
             self._log.remark(message)
 
     def _goes_on(self, outcome: Outcome) -> bool:

@@ -55,7 +55,7 @@ class Finder:
 def _note(name: str, module: "ModuleType") -> None:
     """Calls popdist, which notes each training with the framework."""
     try:
-        from popdist.checks.trained import imported
+        from popdist.checks.frameworks import imported
     except ImportError:  # the program's Python has no popdist
         return
     imported("keras" if name == "tf_keras" else name, module)

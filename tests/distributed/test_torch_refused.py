@@ -497,6 +497,38 @@ def no_optimizer_wrapped(world):
     return said
 
 
+def averaged_by_the_program(world, average):
+    """Horovod's page on Adasum, and torch's on distributed training, average like this."""
+    BY_HAND.start()
+    model = Net()
+    with warnings_of_popdist() as said:
+        optimizer = sgd(model)
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            loss_of(model, world.rows(step)).backward()
+            average([parameter.grad for parameter in model.parameters()])
+            optimizer.step()
+    BY_HAND._stop()
+    total = sum(parameter.double().sum() for parameter in model.parameters())
+    return said, float(total.detach())
+
+
+def one_by_one(gradients):
+    for gradient in gradients:
+        gradient.copy_(hvd.allreduce(gradient))
+
+
+def grouped(gradients):
+    horovod.torch.grouped_allreduce_(gradients)
+
+
+def flat(gradients):
+    whole = horovod.torch.allreduce(torch.cat([gradient.flatten() for gradient in gradients]))
+    parts = whole.split([gradient.numel() for gradient in gradients])
+    for gradient, part in zip(gradients, parts, strict=True):
+        gradient.copy_(part.view_as(gradient))
+
+
 def trained_for_this_process_alone(world):
     """By an optimizer and by hand; the program says that it means it."""
     BY_HAND.start()
@@ -603,12 +635,17 @@ def switched(world):
     return answer
 
 
+AVERAGES = (one_by_one, grouped, flat)
+
+
 def run_all():
     hvd.init()
     world, answer = World(RANKS), {}
     answer["forgotten"] = no_optimizer_wrapped(world)  # the first: nothing is distributed yet
     answer["by hand"] = updated_by_hand(world, lambda gradient: gradient)
     answer["by hand, averaged"] = updated_by_hand(world, hvd.allreduce)
+    for average in AVERAGES:
+        answer[average.__name__] = averaged_by_the_program(world, average)
     answer["compiled"] = compiled_step(world)
     answer["local"] = trained_for_this_process_alone(world)
     answer["switched"] = switched(world)
@@ -676,6 +713,13 @@ def test_updates_by_hand_without_an_exchange_are_named_once(answers):
 @pytest.mark.parametrize("way", ["local", "compiled"])
 def test_what_exchanges_or_need_not_is_not_warned_of(answers, way):
     assert [answer[way] for answer in answers] == [[], []]
+
+
+@pytest.mark.parametrize("average", AVERAGES)
+def test_a_program_that_averages_gradients_by_itself_is_not_warned_of(answers, average):
+    (said, first), (others, second) = (answer[average.__name__] for answer in answers)
+    assert said == others == []
+    assert first == second  # so there was nothing to warn of
 
 
 @pytest.mark.parametrize("way", ["alone", "forgotten", "beside DDP"])

@@ -236,3 +236,49 @@ def test_torch_distributed_exchanges_too():
     code, output = run(program)
     assert code == 0, output
     assert "PD025" not in output
+
+
+PLAIN = """
+    import os, horovod.torch as hvd, torch
+    from torch.nn.parallel import DistributedDataParallel
+    rank = int(os.environ["RANK"])
+    {start}
+    torch.manual_seed({seed})
+    def main():
+        model = torch.nn.Linear(4, 3)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        {wrap}
+        torch.manual_seed(rank)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.randn(6, 4)).square().mean().backward()
+            optimizer.step()
+    main()
+    {end}
+"""
+GROUP = "torch.distributed.init_process_group('gloo')"
+DISTRIBUTED = "optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())"
+OWN = {
+    "DDP forgotten": ("1", GROUP, "pass", True),
+    "Horovod's optimizer forgotten": ("1", "hvd.init()", "pass", True),
+    "first weights not broadcast": ("rank", "hvd.init()", DISTRIBUTED, True),
+    "DDP": ("rank", GROUP, "model = DistributedDataParallel(model)", False),
+    "Horovod": (
+        "rank",
+        "hvd.init()",
+        f"hvd.broadcast_parameters(model.state_dict(), 0); {DISTRIBUTED}",
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_connected_program_whose_instances_all_end_elsewhere_is_named(name):
+    """None of popdist's adapters is in use, so only the weights at the end can tell."""
+    seed, start, wrap, is_named = OWN[name]
+    end = "torch.distributed.destroy_process_group()" if start == GROUP else "pass"
+    code, output = run(PLAIN.format(seed=seed, start=start, wrap=wrap, end=end))
+    assert code == 0, output
+    assert ("[PD025]" in output) == is_named, output
+    if is_named:
+        assert "all 2 differ, so each has a model of its own" in output

@@ -54,6 +54,16 @@ def test_equal_gradients_outweigh_the_steps_that_an_adaptive_optimizer_makes(
     assert found.is_equal is is_equal
 
 
+def test_a_learning_rate_that_grows_with_the_job_is_named_from_the_first_update_on(tmp_path):
+    """As in Horovod's examples: gradients are equal, and each step is twice as long."""
+    start, gradients = [("weight", [1.0, 2.0])], [("weight", np.array([1.0, 3.0]))]
+    job = recorded(tmp_path / "job", start, [("weight", [0.8, 1.4])], gradients=gradients)
+    alone = recorded(tmp_path / "alone", start, [("weight", [0.9, 1.7])], gradients=gradients)
+    found = compare(job, alone)
+    assert found.updates[0].result == "different: a factor of 2"
+    assert "a learning rate that is multiplied by size()" in found.hint
+
+
 def test_half_precision_of_outputs_widens_the_tolerance(tmp_path):
     updates = [("weight", np.float32(1.1))], [("weight", np.float32(2.3))]
     for name, kind in (("whole", "float32"), ("half", "float16")):
@@ -82,3 +92,16 @@ def test_updates_that_are_smaller_than_rounding_prove_nothing(tmp_path):
     assert found.exit_code == 2
     assert "update 1 has moved the weights by less than their rounding" in str(found)
     assert found.updates[0].result == "unknown: it is smaller than rounding"
+
+
+@pytest.mark.parametrize("added", [5.0, 5.5])
+def test_weights_that_a_program_adds_later_are_compared_too(tmp_path, added):
+    """As where a training unfreezes layers."""
+    start, one = [("weight", 1.0)], [("weight", 1.5)]
+    job = recorded(tmp_path / "job", start, one, [("weight", 2.0), ("more", added)])
+    alone = recorded(tmp_path / "alone", start, one, [("weight", 2.0), ("more", 5.0)])
+    found = compare(job, alone)
+    assert found.is_equal is (added == 5.0)
+    assert found.updates[0].is_equal
+    missing = recorded(tmp_path / "missing", start, one, [("weight", 2.0)])
+    assert "train different weights: more" in compare(job, missing).problem

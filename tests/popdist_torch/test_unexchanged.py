@@ -218,3 +218,16 @@ def test_fsdp_exchanges_gradients(use_orig_params, caplog):
         nn.functional.mse_loss(trained(x), y).backward()
         unexchanged._say_if_alone(optimizer, (optimizer,), {})
         assert caplog.text.count("PD327") == count
+
+
+def test_a_step_with_gradients_of_zero_is_none_and_the_next_one_is_looked_at(caplog):
+    alone = network()
+    optimizer = torch.optim.SGD(alone.parameters(), lr=0.1)
+    for parameter in alone.parameters():  # as Horovod does to have a state that it can broadcast
+        parameter.grad = torch.zeros_like(parameter)
+    unexchanged._say_if_alone(optimizer, (optimizer,), {})
+    assert not caplog.text
+    x, y = next(batches())
+    nn.functional.mse_loss(alone(x), y).backward()
+    unexchanged._say_if_alone(optimizer, (optimizer,), {})
+    assert caplog.text.count("PD327") == 1

@@ -57,6 +57,36 @@ def diverged(outcome: Outcome) -> list[str]:
     return [*(first + listed(rows)).splitlines(), _DIVERGED]
 
 
+def apart(outcome: Outcome, instances: int) -> str:
+    """A message about connected instances, all of whose weights have ended different.
+
+    Args:
+        outcome: The outcome of the job.
+        instances: The number of its instances.
+
+    Returns:
+        The message; empty where a weight is equal on all, or they have trained different models,
+        as where each instance has a part of one.
+    """
+    found = _read([one.trained for one in outcome.instances.values() if one.trained])
+    own = [statement["own"] for statement in found]
+    if len(own) < instances or instances == 1 or not own[0]:
+        return ""
+    if any(weights.keys() != own[0].keys() for weights in own):
+        return ""
+    from popdist.agreement import compare
+
+    if len(compare(own)) < len(own[0]):
+        return ""
+    return (
+        f"[PD025] the {instances} instances exchange values, but have ended with other weights: "
+        f"all {len(own[0])} differ, so each has a model of its own\n"
+        "  hint:     exchange gradients (DistributedDataParallel(model), or "
+        "horovod.torch.DistributedOptimizer with broadcast_parameters first); --check-weights=no "
+        "where it is meant"
+    )
+
+
 def unconnected(outcome: Outcome, instances: int) -> str:
     """A message about instances that have all trained, and have exchanged nothing.
 

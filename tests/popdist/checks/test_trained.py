@@ -19,8 +19,8 @@ class Weight:
 def end(monkeypatch):
     """The statement of this process, as one of several."""
     monkeypatch.setattr(trained, "is_several", lambda: True)
-    monkeypatch.setattr(trained, "_END", trained._End())
-    return trained._END
+    monkeypatch.setattr(trained, "END", trained._End())
+    return trained.END
 
 
 def model(weights):

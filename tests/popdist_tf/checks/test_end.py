@@ -17,8 +17,8 @@ def stated(monkeypatch):
     """The statement of this process, as one of several."""
     for module in (trained, end):
         monkeypatch.setattr(module, "is_several", lambda: True)
-    monkeypatch.setattr(trained, "_END", trained._End())
-    return trained._END._stated
+    monkeypatch.setattr(trained, "END", trained._End())
+    return trained.END._stated
 
 
 @pytest.mark.parametrize("strategy", [tf.distribute.get_strategy, tf.distribute.MirroredStrategy])
