@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
     from types import CodeType, ModuleType
+    from typing import Any
 
 ALIASES: dict[str, str] = {
     "popart": "popdist_onnx",
@@ -248,6 +249,28 @@ def _choose_interface(tensorflow: "ModuleType", version1: "bool | None") -> None
         import_module("tensorflow.python.ipu")
 
 
+def _choosing(version1: "bool | None") -> "dict[str, Callable[[str, ModuleType], None]]":
+    """Calls that choose the interface of TensorFlow once it is loaded.
+
+    Keras loads TensorFlow where a program imports Keras first. Until Keras itself is loaded, no
+    library that needs it can be.
+    """
+    waiting: list[ModuleType] = []
+
+    def loaded(_: str, tensorflow: "ModuleType") -> None:
+        keras = getattr(sys.modules.get("keras"), "__spec__", None)
+        if getattr(keras, "_initializing", False):
+            waiting.append(tensorflow)
+        else:
+            _choose_interface(tensorflow, version1)
+
+    def keras_loaded(*_: "Any") -> None:
+        while waiting:
+            _choose_interface(waiting.pop(), version1)
+
+    return {"tensorflow": loaded, "keras": keras_loaded}
+
+
 def install(version1: "bool | None" = None) -> None:
     """Makes the SDK's names importable in this process; each name is resolved on first import.
 
@@ -263,7 +286,7 @@ def install(version1: "bool | None" = None) -> None:
         removed.MODULES, removed.complete
     )
     if "tensorflow" not in sys.modules:
-        calls["tensorflow"] = lambda _, module: _choose_interface(module, version1)
+        calls |= _choosing(version1)
     sys.meta_path.insert(0, _part("startup.imports").Finder(calls.get))
     # The last finder remains the last. absl inserts its finder before the last to detect reloads,
     # and detects none where the finder of `sys.path` comes earlier.

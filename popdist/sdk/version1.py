@@ -14,6 +14,7 @@ the sources of a program are those of TensorFlow 1.
 from __future__ import annotations
 
 import ast
+import functools
 import sys
 from importlib import import_module
 from importlib.util import find_spec
@@ -82,6 +83,25 @@ def become(tensorflow: ModuleType) -> None:
     version1 = _Version1(tensorflow)
     sys.modules["tensorflow"] = version1
     version1.contrib = _contrib()  # type: ignore[attr-defined]
+    version1.enable_eager_execution = _enable_eager(tensorflow)  # type: ignore[attr-defined]
+
+
+def _enable_eager(tensorflow: ModuleType) -> Callable[..., None]:
+    """``tf.enable_eager_execution``, which takes its options from a program that has begun.
+
+    Whoever asks whether code runs eagerly, such as ``hvd.init``, makes a context in TensorFlow 2.
+    """
+    enable: Callable[..., None] = tensorflow.compat.v1.enable_eager_execution
+    context: Any = import_module("tensorflow.python.eager.context")
+
+    @functools.wraps(enable)
+    def enable_eager_execution(*args: Any, **kwargs: Any) -> None:
+        made = context.context_safe()
+        if made is not None and not made._initialized:  # noqa: SLF001 - no public name
+            context._context = None  # noqa: SLF001 - as above
+        enable(*args, **kwargs)
+
+    return enable_eager_execution
 
 
 def _take_whole_floats(dimension: Any) -> None:
@@ -130,7 +150,10 @@ _LOST = {name for name in NAMES if "." not in name} | {"contrib"}
 _RUN = {"InteractiveSession", "Session", "placeholder"}
 """Names of ``tensorflow.compat.v1`` that need graphs, which TensorFlow 1 builds by default."""
 
-_OF_VERSION2 = {"GradientTape", "enable_eager_execution", "enable_v2_behavior", "function"}
+_OF_VERSION2 = {"GradientTape", "enable_v2_behavior", "function"}
+
+_EAGER = "enable_eager_execution"
+"""Where it is a name of ``tensorflow`` itself, the program is TensorFlow 1's, tapes or not."""
 
 _OWN_GRAPHS = {"Graph", "disable_eager_execution", "disable_v2_behavior"}
 """Names by which a program builds graphs in TensorFlow 2 as well."""
@@ -148,7 +171,9 @@ def are_of_version1(trees: Iterable[ast.Module]) -> bool:
         nodes = [*ast.walk(tree)]
         names |= _used(nodes, "tensorflow")
         below |= _used(nodes, "tensorflow.compat.v1")
-    if (names | below) & _OF_VERSION2:
+    if _EAGER in names:
+        return True
+    if (names | below) & _OF_VERSION2 or _EAGER in below:
         return False
     needs_graphs = below & _RUN and not (names | below) & _OWN_GRAPHS
     return bool(names & _LOST or needs_graphs)

@@ -37,6 +37,8 @@ GRAPH = "import tensorflow as tf\nx = tf.placeholder(tf.float32)\n"
         ("import model\n", True),
         ("from model import x\n", True),
         ("from parts import model\n", True),
+        ("import tensorflow as tf\ntf.enable_eager_execution()\ntf.GradientTape\n", True),
+        (BELOW + "tf.enable_eager_execution()\ntf.placeholder\n", False),
         ("import missing\nfrom . import nothing\n", False),
         ("this is no Python", False),
     ],
@@ -120,3 +122,40 @@ def test_the_adapter_means_tensorflow_2_whatever_the_program_has():
     lines = [line for path in package.rglob("*.py") for line in path.read_text().splitlines()]
     assert "import tensorflow.compat.v2 as tf" in lines
     assert "import tensorflow as tf" not in lines  # TensorFlow 1's, in this mode
+
+
+EAGER = """
+import horovod.tensorflow as hvd
+import tensorflow as tf
+
+def main(_):
+    hvd.init()
+    tf.enable_eager_execution(config=tf.ConfigProto())
+    x = tf.Variable(2.0)
+    with tf.GradientTape() as tape:
+        y = x * x
+    print(tf.executing_eagerly(), tape.gradient(y, x).numpy(), hvd.size())
+
+tf.app.run()
+"""
+KERAS_FIRST = """
+import keras
+import tensorflow as tf
+import horovod.keras as hvd
+
+hvd.init()
+print(tf.ConfigProto().allow_soft_placement, keras.__version__[0], hvd.size())
+"""
+
+
+@pytest.mark.skipif(find_spec("tensorflow") is None, reason="needs TensorFlow")
+@pytest.mark.parametrize(("source", "printed"), [(EAGER, "True 4.0 1"), (KERAS_FIRST, "False 2 1")])
+def test_programs_as_horovods_examples_for_tensorflow_1_run(tmp_path, source, printed):
+    if source == KERAS_FIRST and version("keras").startswith("3."):
+        pytest.skip("horovod.keras needs Keras 2")
+    program = tmp_path / "train.py"
+    program.write_text(source)
+    ran = subprocess.run(
+        [sys.executable, "-m", "popdist.sdk", program], capture_output=True, text=True, check=False
+    )
+    assert ran.stdout.strip() == printed, ran.stderr

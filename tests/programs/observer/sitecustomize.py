@@ -25,7 +25,7 @@ import types
 from pathlib import Path
 
 
-def load_data():
+def load_data(path="mnist.npz"):
     """scikit-learn's digits in the form of `keras.datasets.mnist.load_data`.
 
     The training part has ``$OBSERVED_ROWS`` rows, by default 1,500 different ones.
@@ -151,8 +151,8 @@ def watch_estimator(module):
         arrays = {name: np.asarray(value) for name, value in values.items()}
         answer(
             digest=digest(arrays),
-            first_loss=losses[0],
-            last_loss=losses[-1],
+            first_loss=losses[0] if losses else None,
+            last_loss=losses[-1] if losses else None,
             names=sorted(arrays),
             steps=int(arrays["global_step:0"]),
         )
@@ -304,7 +304,7 @@ def np_is_scalar(value):
 
 def watch_torch(module):
     """Keeps the losses of wrapped models, and reads their parameters at the end."""
-    trained = {}  # by executor, in the order of their first calls
+    trained = EXECUTORS
 
     def values(executor):
         named = executor._user_model.named_parameters()
@@ -343,6 +343,38 @@ def watch_torch(module):
         return outputs
 
     module.TrainingExecutor.__call__ = call
+
+
+def watch_optimizers(module):
+    """Reads what the optimizers of a plain loop update, before the first step and at the end."""
+    steps, before = {}, {}  # by optimizer, in the order of their first steps
+
+    def values(optimizer):
+        held = [one for group in optimizer.param_groups for one in group["params"]]
+        return {f"{i:05}": one.detach().float().cpu().numpy() for i, one in enumerate(held)}
+
+    def report():
+        if EXECUTORS:  # whose optimizers these are
+            return
+        last = [values(optimizer) for optimizer in steps]
+        now = [digest(one) for one in last]
+        answer(
+            rank=int(os.environ.get("OMPI_COMM_WORLD_RANK", "0")),
+            updates=[*steps.values()],
+            losses=[],
+            digests=now,
+            finite=all(map(are_finite, last)),
+            moved=all(before[one] != end for one, end in zip(steps, now, strict=True)),
+        )
+
+    def count(optimizer, *_):
+        if not steps:
+            atexit.register(report)
+        if optimizer not in steps:
+            before[optimizer] = digest(values(optimizer))
+        steps[optimizer] = steps.get(optimizer, 0) + 1
+
+    module.register_optimizer_step_pre_hook(count)
 
 
 def limit_workers(module):
@@ -416,9 +448,13 @@ def seed_torch(module):
         module.manual_seed(int(os.environ["OBSERVED_SEED"]))
 
 
+EXECUTORS = {}
+"""The training models of PopTorch programs, in the order of their first calls."""
+
 WATCHED = {
     "torch": seed_torch,
     "popdist_torch.executor.training": watch_torch,
+    "torch.optim.optimizer": watch_optimizers,
     "torch.utils.data.dataloader": limit_workers,
     "torchvision.datasets.cifar": watch_cifar,
     "torchvision.datasets.mnist": watch_mnist,
