@@ -14,14 +14,13 @@ from tests.properties import keras_losses, torch_losses
 from tests.properties.torch_losses import EQUAL, FEW, NAMED, OWN, SOME, SUMMED
 
 PROGRAMS = Path(__file__).parent / "programs"
-_SOME_OF_KERAS = {name: keras_losses.LOSSES[name] for name in (*SOME, *SUMMED)}
 _FEW_OF_KERAS = {name: keras_losses.LOSSES[name] for name in FEW}
-_FEW_OF_TORCH = {name: torch_losses.LOSSES[name] for name in FEW}
+_SOME_OF_TORCH = {name: torch_losses.LOSSES[name] for name in SOME}
 TABLES = {
     "plain_loop": torch_losses.LOSSES,
-    "lightning_module": _FEW_OF_TORCH,
-    "popart_session": _FEW_OF_TORCH,
-    "strategy_run": _SOME_OF_KERAS,
+    "lightning_module": _SOME_OF_TORCH,
+    "popart_session": _SOME_OF_TORCH,
+    "strategy_run": keras_losses.LOSSES,
     "estimator": _FEW_OF_KERAS,
     "session": _FEW_OF_KERAS,
 }

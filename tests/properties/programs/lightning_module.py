@@ -6,7 +6,7 @@ from torch import nn
 
 import popdist_torch.lightning  # noqa: F401 - makes the strategy known
 from tests.properties.programs.plain_loop import RATE, ROWS, UPDATES, batches, nets
-from tests.properties.torch_losses import FEW
+from tests.properties.torch_losses import SOME
 
 
 class Losses(lightning.LightningModule):
@@ -14,7 +14,7 @@ class Losses(lightning.LightningModule):
 
     def __init__(self):
         super().__init__()
-        self.losses, held = zip(*nets(FEW), strict=True)
+        self.losses, held = zip(*nets(SOME), strict=True)
         self.nets = nn.ModuleList(held)
 
     def configure_optimizers(self):

@@ -8,7 +8,7 @@ import popdist_onnx as popart
 from popdist_onnx import horovod as hvd
 from tests.properties.programs import plain_loop
 from tests.properties.test_onnx_models import Whole
-from tests.properties.torch_losses import FEW, LOSSES, WIDTH
+from tests.properties.torch_losses import LOSSES, SOME, WIDTH
 
 
 def train(name):
@@ -49,7 +49,7 @@ def train(name):
 
 def main():
     hvd.init()
-    for name in FEW:
+    for name in SOME:
         train(name)
 
 
