@@ -312,8 +312,9 @@ REMEDIES = {
         ),
         (
             "Wrap it in `popdist_torch.horovod.DistributedOptimizer`. If the weights are for this "
-            "process only, train them in `with popdist_torch.local_training():`. Ignore the "
-            "warning if the program averages the gradients itself."
+            "process only, train them in `with popdist_torch.local_training():`. A "
+            "program that averages the gradients itself, by Horovod or torch.distributed, is not "
+            "warned of; ignore the warning if it does so by other means."
         ),
     ),
     "PD328": (
