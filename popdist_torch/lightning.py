@@ -1,4 +1,6 @@
-"""Lightning over the real Horovod: ``Trainer(strategy="popdist")``, once this module is imported.
+"""Lightning over the real Horovod: ``Trainer(strategy="popdist")``.
+
+poprun makes the name known; under another launcher, importing this module does.
 
 The trainer runs in processes that poprun, mpirun or horovodrun started, one a device; each reads
 its part of the data. Gradients are exchanged as in a plain loop (`popdist_torch.horovod`), so that
@@ -98,7 +100,10 @@ class PopdistStrategy(ParallelStrategy):
     def register_strategies(cls, strategy_registry: Any) -> None:
         """Registers the strategy under its name."""
         strategy_registry.register(
-            cls.strategy_name, cls, description="Data-parallel training over Horovod"
+            cls.strategy_name,
+            cls,
+            description="Data-parallel training over Horovod",
+            override=True,  # poprun has made the name known
         )
 
     @property

@@ -77,8 +77,22 @@ def _exchange(_name: str, module: "ModuleType") -> None:
     model.__init__ = __init__
 
 
+def _strategy(_name: str, module: "ModuleType") -> None:
+    """Makes popdist's strategy known to Lightning by its name; it is imported where it is used."""
+
+    def popdist(**settings: "Any") -> "Any":
+        from importlib import import_module
+
+        return import_module("popdist_torch.lightning").PopdistStrategy(**settings)
+
+    module.StrategyRegistry.register("popdist", popdist, "Data-parallel training over Horovod")
+
+
 _CALLS: "dict[str, dict[str, Callable[[str, ModuleType], None]]]" = {
-    "frameworks": dict.fromkeys(("torch", "keras", "tf_keras", "tensorflow"), _note),
+    "frameworks": {
+        **dict.fromkeys(("torch", "keras", "tf_keras", "tensorflow"), _note),
+        "lightning.pytorch.strategies": _strategy,
+    },
     "ddp": {"torch.nn.parallel.distributed": _exchange},
 }
 

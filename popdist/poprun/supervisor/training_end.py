@@ -27,8 +27,7 @@ _CONNECT = {
         "model.named_parameters()) and broadcast_parameters(model.state_dict(), root_rank=0)"
     ),
     "lightning": (
-        "Lightning: Trainer(strategy=popdist_torch.lightning.PopDistStrategy()), or "
-        "strategy='popdist' after import popdist_torch.lightning"
+        "Lightning: Trainer(strategy='popdist'), or --trainer.strategy=popdist of a LightningCLI"
     ),
     "keras": (
         "Keras: popdist_tf.keras.init() and compile with "
