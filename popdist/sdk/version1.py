@@ -18,6 +18,7 @@ import functools
 import sys
 from importlib import import_module
 from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -43,8 +44,12 @@ class _Version1(ModuleType):
 
     def __init__(self, tensorflow: ModuleType) -> None:
         super().__init__(tensorflow.__name__, tensorflow.__doc__)
-        for name in ("__file__", "__loader__", "__package__", "__path__", "__spec__"):
+        for name in ("__file__", "__loader__", "__package__", "__spec__"):
             setattr(self, name, getattr(tensorflow, name))
+        # Where Keras and the Estimator have their modules for TensorFlow 1, such as
+        # `tensorflow.keras.backend`.
+        folders = [(path, path.removesuffix("_v2") + "_v1") for path in tensorflow.__path__]
+        self.__path__ = [old if Path(old).is_dir() else path for path, old in folders]
         self._popdist_version2 = tensorflow
 
     def __getattr__(self, name: str) -> Any:

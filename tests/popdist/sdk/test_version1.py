@@ -138,6 +138,16 @@ def main(_):
 
 tf.app.run()
 """
+BELOW_KERAS = """
+import tensorflow as tf
+from tensorflow.keras import backend
+from tensorflow.keras.layers import Dense
+import tensorflow.keras.backend as K
+
+K.set_session(tf.Session())
+assert backend.set_session and tf.keras.backend.set_session and Dense is tf.keras.layers.Dense
+print(isinstance(Dense(1), tf.keras.layers.Layer))
+"""
 KERAS_FIRST = """
 import keras
 import tensorflow as tf
@@ -149,10 +159,13 @@ print(tf.ConfigProto().allow_soft_placement, keras.__version__[0], hvd.size())
 
 
 @pytest.mark.skipif(find_spec("tensorflow") is None, reason="needs TensorFlow")
-@pytest.mark.parametrize(("source", "printed"), [(EAGER, "True 4.0 1"), (KERAS_FIRST, "False 2 1")])
+@pytest.mark.parametrize(
+    ("source", "printed"),
+    [(EAGER, "True 4.0 1"), (KERAS_FIRST, "False 2 1"), (BELOW_KERAS, "True")],
+)
 def test_programs_as_horovods_examples_for_tensorflow_1_run(tmp_path, source, printed):
-    if source == KERAS_FIRST and version("keras").startswith("3."):
-        pytest.skip("horovod.keras needs Keras 2")
+    if source != EAGER and version("keras").startswith("3."):
+        pytest.skip("Keras 3 has no sessions")
     program = tmp_path / "train.py"
     program.write_text(source)
     ran = subprocess.run(
