@@ -2,14 +2,12 @@
 
 Such a program exchanges gradients by means of its own, by Horovod's optimizer or by
 DistributedDataParallel. If it forgets that for a model, or broadcasts no first weights, each
-instance ends with a model of its own. So the weights are stated as the program ends. What torch
-keeps equal by itself, or holds in shards, is left out.
+instance ends with a model of its own. So the weights are stated as the program ends. What instances
+hold as shards of one model is left out.
 """
 
 from __future__ import annotations
 
-import gc
-import sys
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -20,6 +18,9 @@ if TYPE_CHECKING:
 
 _SHARDED = ("device_mesh", "_is_flat_param", "_fsdp_flattened")
 """Attributes of the parameters of fully_shard, and of the older FullyShardedDataParallel."""
+
+_ELEMENTS = 4096
+"""First elements of a weight that are stated: models that train apart differ everywhere."""
 
 _stated: WeakKeyDictionary[Any, Trained | None] = WeakKeyDictionary()
 """What states the weights of an optimizer; an optimizer that is deleted states its last ones."""
@@ -36,7 +37,7 @@ def note_step(optimizer: Any) -> None:
     groups = optimizer.param_groups
     _stated[optimizer] = (
         None
-        if _is_kept_equal([weight for _, weight in _weights(groups)])
+        if _are_shards([weight for _, weight in _weights(groups)])
         else Trained(type(optimizer).__name__, lambda: _weights(groups), _array, is_own=True)
     )
 
@@ -46,27 +47,15 @@ def _weights(groups: Any) -> Iterator[tuple[str, Any]]:
     return ((f"weight {n} of shape {[*weight.shape]}", weight) for n, weight in enumerate(weights))
 
 
-def _is_kept_equal(weights: list[Any]) -> bool:
-    """Whether torch exchanges the gradients, or weights are shards of what instances share."""
+def _are_shards(weights: list[Any]) -> bool:
     # Optimizers that share their work, such as DeepSpeed's, hold flat pieces.
-    if all(weight.dim() <= 1 for weight in weights):
-        return True
-    if any(hasattr(weight, mark) for weight in weights for mark in _SHARDED):
-        return True
-    parallel: Any = sys.modules.get("torch.nn.parallel.distributed")
-    if parallel is None:
-        return False
-    models = [
-        found
-        for found in gc.get_objects()
-        if issubclass(type(found), parallel.DistributedDataParallel)
-    ]
-    return bool({id(w) for model in models for w in model.parameters()} & {*map(id, weights)})
+    are_flat = all(weight.dim() <= 1 for weight in weights)
+    return are_flat or any(hasattr(weight, mark) for weight in weights for mark in _SHARDED)
 
 
 def _array(weight: Any) -> Any:
     import torch
 
-    plain = weight.detach().cpu()
+    plain = weight.detach().flatten()[:_ELEMENTS].cpu()
     plain = plain.float() if plain.dtype == torch.bfloat16 else plain
     return plain.contiguous().numpy()
