@@ -12,12 +12,15 @@ import tensorflow as tf
 from popdist_tf.collectives.agreement import (
     agree,
     agree_on_weights,
-    digest,
     digests,
 )
 from popdist_tf.collectives.host import HostCollectives
 from popdist_tf.errors import AgreementError
 from tests.popdist_tf.peers import Peers
+
+
+def digest(value):
+    return digests([value])[0]
 
 
 def job(says=None):
