@@ -113,6 +113,11 @@ class PopdistStrategy(ParallelStrategy):
         return torch.device("cpu") if devices[0].type == "cpu" else hvd.pin_device()
 
     @property
+    def num_processes(self) -> int:
+        """Number of processes of the job on this machine, as a program divides its batch by."""
+        return hvd.local_size()
+
+    @property
     def is_distributed(self) -> bool:
         """Whether each process reads its own part of the data: always."""
         return True

@@ -33,7 +33,9 @@ def boring():
     trainer.fit(model, datamodule=BoringDataModule())
     assert not torch.equal(before, model.layer.weight)
     trainer.test(model, datamodule=BoringDataModule(), verbose=False)
-    return {"weights": model.layer.weight.detach().numpy(), "steps": trainer.global_step}
+    weights = model.layer.weight.detach().numpy()
+    processes = trainer.strategy.num_processes
+    return {"weights": weights, "steps": trainer.global_step, "processes": processes}
 
 
 def test_the_model_that_lightning_is_tested_with_trains():
@@ -41,6 +43,7 @@ def test_the_model_that_lightning_is_tested_with_trains():
     # 64 rows in batches of one, of which each instance has half.
     assert first["steps"] == second["steps"] == 2 * 64 // 2
     np.testing.assert_array_equal(first["weights"], second["weights"])
+    assert first["processes"] == 2  # by which published programs divide their batch
 
 
 def application():
