@@ -18,8 +18,9 @@ GOOD = ("trains", "trains alone", "runs")
 
 _HEAD = """# Public programs
 
-This page lists public programs that were written for the IPU SDK or for PopDist, and the result of
-each, unchanged, on this project. `make test-public SOURCES=folder` runs them and writes the page.
+This page lists public programs that were written for the IPU SDK, PopDist, Horovod, Lightning or
+torch's DistributedDataParallel, and the result of each, unchanged, on this project.
+`make test-public SOURCES=folder` runs them and writes the page.
 Each program runs on a tiny configuration (few layers, generated data, no download) in one process
 and as a job of two instances under `poprun --sdk-names`.
 

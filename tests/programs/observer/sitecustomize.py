@@ -9,6 +9,8 @@ Environment:
     OBSERVED_SEED: Seeds torch, and numpy's old generator, which the programs draw from unseeded.
     OBSERVED_ROWS: The number of rows of the training data that programs get; all by default.
     OBSERVED_STEPS: The number of steps after which Keras ends a training or an evaluation.
+    OBSERVED_LAST: The most elements that ``take`` of a data set leaves, and the last step of a
+        training in sessions of TensorFlow 1.
     OBSERVED_WORKERS: The most processes that a loader of torch starts.
 """
 
@@ -138,7 +140,8 @@ def watch_estimator(module):
     @functools.wraps(original_run)
     def run(self, *args, **kwargs):
         found = original_run(self, *args, **kwargs)
-        losses.extend(float(value) for value in found if np_is_scalar(value))
+        parts = found if isinstance(found, (list, tuple)) else [found]
+        losses.extend(float(value) for value in parts if np_is_scalar(value))
         return found
 
     @functools.wraps(original_leave)
@@ -295,6 +298,35 @@ def shorten_keras(module):
     steps = int(os.environ.get("OBSERVED_STEPS", "0"))
     if steps:
         module.DataHandler.__init__ = made
+
+
+def shorten_data(module):
+    """Shortens what a program of TensorFlow takes of its data."""
+    original = module.DatasetV2.take
+
+    @functools.wraps(original)
+    def take(self, count, name=None):
+        return original(self, min(count, last), name)
+
+    last = int(os.environ.get("OBSERVED_LAST", "0"))
+    if last:
+        module.DatasetV2.take = take
+
+
+def shorten_sessions(module):
+    """Ends a training of TensorFlow 1 early."""
+    original = module.StopAtStepHook.__init__
+
+    @functools.wraps(original)
+    def made(self, num_steps=None, last_step=None):
+        numbers = (
+            None if number is None else min(number, last) for number in (num_steps, last_step)
+        )
+        original(self, *numbers)
+
+    last = int(os.environ.get("OBSERVED_LAST", "0"))
+    if last:
+        module.StopAtStepHook.__init__ = made
 
 
 def np_is_scalar(value):
@@ -462,6 +494,8 @@ WATCHED = {
     "popdist_onnx.session.training": watch_onnx,
     "keras.src.engine.data_adapter": shorten_keras,
     "tensorflow.python.client.session": watch_sessions,
+    "tensorflow.python.data.ops.dataset_ops": shorten_data,
+    "tensorflow.python.training.basic_session_run_hooks": shorten_sessions,
     "tensorflow.python.framework.random_seed": seed_tensorflow,
     "tensorflow.python.ops.resource_variable_ops": watch_variables,
     "tensorflow.python.training.monitored_session": watch_estimator,
