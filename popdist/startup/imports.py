@@ -85,7 +85,9 @@ def _strategy(_name: str, module: "ModuleType") -> None:
 
         return import_module("popdist_torch.lightning").PopdistStrategy(**settings)
 
-    module.StrategyRegistry.register("popdist", popdist, "Data-parallel training over Horovod")
+    registry = getattr(module, "StrategyRegistry", None)  # of Lightning 2
+    if registry is not None:
+        registry.register("popdist", popdist, "Data-parallel training over Horovod")
 
 
 _CALLS: "dict[str, dict[str, Callable[[str, ModuleType], None]]]" = {
