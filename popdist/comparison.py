@@ -269,6 +269,10 @@ class Run:
                 start += count * kind.itemsize
         return weights, gradients
 
+    def names(self, update: tuple[str, int]) -> set[str]:
+        """The names of the weights after an update, of the first instance."""
+        return {row[0] for row in self.instances[0][update]["weights"]}
+
     def diverged(self, update: tuple[str, int]) -> tuple[str, ...]:
         """The weights that differ between instances after an update."""
         first, *others = (instance[update]["weights"] for instance in self.instances)
@@ -318,12 +322,12 @@ def compare(job: Run, alone: Run, scale: int = 1) -> Comparison:
     starts: dict[str, dict[str, Any]] = {}
     for model in dict.fromkeys(model for model, _ in trained):
         (ours, _), (starts[model], _) = job.values((model, 0)), alone.values((model, 0))
-        if problem := _unequal_names(ours, starts[model]) or _unequal_first(
+        if problem := _unequal_names((model, 0), job, alone) or _unequal_first(
             model, ours, starts[model]
         ):
             return Comparison((), *problem, scale)
     for update in trained:
-        if problem := _unequal_names(job.values(update)[0], alone.values(update)[0]):
+        if problem := _unequal_names(update, job, alone):
             return Comparison((), *problem, scale)
     found = tuple(_update(update, job, alone, starts[update[0]]) for update in trained)
     return Comparison(found, *_explained(found, _ratio(job, alone, trained[0])), scale)
@@ -447,8 +451,8 @@ def missing_scale(job: Run, alone: Run) -> int:
     return int(ratio) if ratio > 1 and ratio == int(ratio) else 1
 
 
-def _unequal_names(job: Mapping[str, Any], alone: Mapping[str, Any]) -> tuple[str, str] | None:
-    names = sorted(job.keys() ^ alone.keys())
+def _unequal_names(update: tuple[str, int], job: Run, alone: Run) -> tuple[str, str] | None:
+    names = sorted(job.names(update) ^ alone.names(update))
     if not names:
         return None
     return f"the job and the program alone train different weights: {names[0]}", (

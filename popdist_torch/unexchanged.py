@@ -22,6 +22,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from popdist.backend import launch
 from popdist.checks import is_enabled
 from popdist.checks.passes import is_local, local
+from popdist.checks.plain_torch import SHARDED
 from popdist.errors import PopdistError
 from popdist_torch import checks
 from popdist_torch.errors import PlainLoopError
@@ -41,9 +42,6 @@ _PASSES = 64
 _LEAVES = 64
 _ELEMENTS = 256
 """First elements of a leaf that are compared."""
-
-_SHARDED = ("device_mesh", "_is_flat_param", "_fsdp_flattened")
-"""Attributes of the parameters of fully_shard, and of the older FullyShardedDataParallel."""
 
 _others: WeakSet[Any] = WeakSet()
 """Optimizers that were looked at."""
@@ -159,7 +157,7 @@ def _torch_reduces(parameters: list[torch.Tensor]) -> bool:
     torch_distributed: Any = sys.modules.get("torch.distributed")
     if torch_distributed is None or not torch_distributed.is_initialized():
         return False
-    if any(hasattr(parameter, mark) for parameter in parameters for mark in _SHARDED):
+    if any(hasattr(parameter, mark) for parameter in parameters for mark in SHARDED):
         return True
     wrappers = [
         found

@@ -1,4 +1,4 @@
-"""What popdist does where a program has imported a framework of training.
+"""Watches the frameworks of training that a program imports.
 
 In a job of several instances, the updates of the framework's optimizers are noted. Where a program
 is compared with itself alone, the recording of the framework starts.
@@ -57,7 +57,7 @@ def _note_steps() -> None:
         if is_connected and "popdist_torch" in sys.modules:
             # It cannot be removed while torch iterates over all hooks.
             hook.hooks_dict_ref()[hook.id] = _NOTHING
-        else:
+        elif is_connected:
             note_step(optimizer)
 
     hook = optimizers.register_optimizer_step_post_hook(note)

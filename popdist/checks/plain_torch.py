@@ -1,4 +1,4 @@
-"""What optimizers of torch train in a connected program that uses none of popdist's adapters.
+"""The weights of torch's optimizers in a connected program that uses none of popdist's adapters.
 
 Such a program exchanges gradients by means of its own, by Horovod's optimizer or by
 DistributedDataParallel. If it forgets that for a model, or broadcasts no first weights, each
@@ -16,14 +16,14 @@ from popdist.checks.trained import Trained, is_connected
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_SHARDED = ("device_mesh", "_is_flat_param", "_fsdp_flattened")
+SHARDED = ("device_mesh", "_is_flat_param", "_fsdp_flattened")
 """Attributes of the parameters of fully_shard, and of the older FullyShardedDataParallel."""
 
 _ELEMENTS = 4096
 """First elements of a weight that are stated: models that train apart differ everywhere."""
 
 _stated: WeakKeyDictionary[Any, Trained | None] = WeakKeyDictionary()
-"""What states the weights of an optimizer; an optimizer that is deleted states its last ones."""
+"""The statement of each optimizer's weights; a deleted optimizer states its last ones."""
 
 
 def note_step(optimizer: Any) -> None:
@@ -50,12 +50,11 @@ def _weights(groups: Any) -> Iterator[tuple[str, Any]]:
 def _are_shards(weights: list[Any]) -> bool:
     # Optimizers that share their work, such as DeepSpeed's, hold flat pieces.
     are_flat = all(weight.dim() <= 1 for weight in weights)
-    return are_flat or any(hasattr(weight, mark) for weight in weights for mark in _SHARDED)
+    return are_flat or any(hasattr(weight, mark) for weight in weights for mark in SHARDED)
 
 
 def _array(weight: Any) -> Any:
     import torch
 
-    plain = weight.detach().flatten()[:_ELEMENTS].cpu()
-    plain = plain.float() if plain.dtype == torch.bfloat16 else plain
-    return plain.contiguous().numpy()
+    # As bytes, since numpy has no bfloat16.
+    return weight.detach().flatten()[:_ELEMENTS].cpu().contiguous().view(torch.uint8).numpy()

@@ -70,7 +70,7 @@ CHECKS = (PARTS, STATE, ROWS, SIZES, VARIABLES, EXCHANGE, LAYERS)
 
 
 def warn(check: Check, text: str, meant: str = "") -> None:
-    """Says what a check has found, unless it is switched off; Python shows an equal warning once.
+    """Warns of what a check has found, unless it is off; Python shows an equal warning once.
 
     Args:
         check: The check.

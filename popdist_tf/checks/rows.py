@@ -37,7 +37,7 @@ _ODD = 0x9E3779B97F4A7C15 - (1 << 64)  # spreads the numbers of steps over 64 bi
 
 
 def warn_of_equal_rows(instances: int) -> None:
-    """Says that the instances train on the same rows."""
+    """Warns that the instances train on the same rows."""
     warn(
         ROWS,
         f"all {instances} instances train on the same rows, so each sample counts "
@@ -104,7 +104,7 @@ def _is_compared(one: Any) -> bool:
 
 
 def warn_of_sizes(says: str) -> None:
-    """Says that batches have other sizes on some instances.
+    """Warns that batches have other sizes on some instances.
 
     Args:
         says: Which sizes.
@@ -158,7 +158,7 @@ def rows_of_batch(batch: Any) -> Any:
 
 
 def count_of_step(steps: Any, rows: Any) -> list[Any]:
-    """What a step adds to a count: one step, its rows, and a number that changes with them.
+    """The addend of a step to a count: one step, its rows, and a number that changes with them.
 
     Args:
         steps: The steps before.
@@ -197,7 +197,7 @@ class CountedRows:
             state.assign_add(count_of_step(state.read_value()[0], tf.cast(rows, tf.int64)))
 
     def take(self, rank: int) -> Mapping[str, str]:
-        """What was counted, as facts that instances compare; the count begins again.
+        """The counts, as facts that instances compare; they begin again.
 
         Args:
             rank: Of this instance.
